@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
 from benchmarks.made import all_heads, documents, dumped, smollm2, study_of_units
 from benchmarks.tables import write_study
-from qkscope.run.plan import Planned
+from qkscope.run.plan import PlannedCheckpoint
 from qkscope.study import Study
 from qkscope.sums.unit import Unit
 
@@ -79,7 +79,7 @@ def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
         return alone(_tables, study, planned, name) | {"MB per unit": size}
 
 
-def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
+def _tables(study: Study, planned: Sequence[PlannedCheckpoint], folder: str) -> dict[str, float]:
     write_study(study, planned, folder)
     # What the first run has let go is not there for the second.
     ctypes.CDLL(None).malloc_trim(0)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from qkscope.corpus import Document
-from qkscope.run.plan import Planned
+from qkscope.run.plan import PlannedCheckpoint
 from qkscope.run.units import Job, dump_unit, sum_settings, write_sums
 from qkscope.store import dump_tensors
 from qkscope.study import Study, load_study, sources
@@ -162,7 +162,7 @@ def study_of_units(
     windows: Sequence[int],
     groups: int = 8,
     growing: bool = True,
-) -> tuple[Study, list[Planned]]:
+) -> tuple[Study, list[PlannedCheckpoint]]:
     """Unit files of layers of 16 query and 4 key heads, as a run leaves them; all checkpoints link to the same.
 
     Where the window is not `growing`, every checkpoint has the longest.
@@ -180,7 +180,7 @@ def study_of_units(
     text = f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\nphases:\n{phases}"
     (folder / "study.yaml").write_text(text)
     study = load_study(folder / "study.yaml")
-    planned: list[Planned] = []
+    planned: list[PlannedCheckpoint] = []
     blank: Any = None
     for each in sources(study):
         sums = {kind.name: sum_settings(kind, {}) for kind in (FactSum, MomentSum, PathSum)}
@@ -189,7 +189,9 @@ def study_of_units(
             for group in range(groups)
         )
         shape, corpus = SimpleNamespace(num_layers=layers), SimpleNamespace(digest="")
-        planned.append(Planned(each, "", cast("Any", shape), heads, cast("Any", corpus), jobs, "{}"))
+        planned.append(
+            PlannedCheckpoint(each, "", cast("Any", shape), heads, cast("Any", corpus), jobs, "{}")
+        )
         for job in jobs:
             path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
             if path == first:

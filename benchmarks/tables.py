@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks.harness import Row, Side, Size, alone, interleave, peak_megabytes
 from benchmarks.made import random_unit, study_of_units
-from qkscope.run.plan import Planned
+from qkscope.run.plan import PlannedCheckpoint
 from qkscope.study import Study
 
 if TYPE_CHECKING:
-    from qkscope.run.assemble import Assembled
+    from qkscope.run.assemble import AssembledCells
 
 GROUPS, RATIO, COMPONENTS = 8, 4, 10
 TABLES, TEN = "unit files to tables", "10 x 576 heads, s"
@@ -79,7 +79,7 @@ def _study(size: Size, dim: int) -> Iterator[Row]:
         yield replace(row, facts={TEN: whole, "peak MB": alone(peak_of_tables, *made, name)})
 
 
-def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
+def write_study(study: Study, planned: Sequence[PlannedCheckpoint], folder: str) -> None:
     """Every cell from its unit files, then the dataset and its tables; nothing is cached."""
     from qkscope.run.assemble import assemble
 
@@ -87,7 +87,7 @@ def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
     write_out(assemble(study, planned, Path(folder)), planned, folder)
 
 
-def write_out(made: Assembled, planned: Sequence[Planned], folder: str) -> None:
+def write_out(made: AssembledCells, planned: Sequence[PlannedCheckpoint], folder: str) -> None:
     from qkscope.results.tables import write_tables
     from qkscope.results.taxonomy import Thresholds
 
@@ -97,7 +97,7 @@ def write_out(made: Assembled, planned: Sequence[Planned], folder: str) -> None:
     write_tables(out, made.cells, [each.checkpoint.name for each in planned], Thresholds())
 
 
-def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> float:
+def peak_of_tables(study: Study, planned: Sequence[PlannedCheckpoint], folder: str) -> float:
     return peak_megabytes(lambda: write_study(study, planned, folder))
 
 
@@ -117,7 +117,9 @@ def memory(size: Size) -> Iterator[Row]:
             yield Row(table, what, "ours", facts={"peak MB": megabytes})
 
 
-def _cached_cells(root: Path, checkpoints: int, layers: int, dim: int) -> tuple[Study, list[Planned]]:
+def _cached_cells(
+    root: Path, checkpoints: int, layers: int, dim: int
+) -> tuple[Study, list[PlannedCheckpoint]]:
     """A study whose cells are all cached: those of one checkpoint with 16 heads, repeated for each layer."""
     from qkscope import store
     from qkscope.measures.registry import variables
@@ -139,7 +141,7 @@ def _cached_cells(root: Path, checkpoints: int, layers: int, dim: int) -> tuple[
     return study, planned
 
 
-def _peaks(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
+def _peaks(study: Study, planned: Sequence[PlannedCheckpoint], folder: str) -> dict[str, float]:
     """Of assembling and of loading, each over the whole process."""
     from qkscope.results import load_results
     from qkscope.run.assemble import assemble

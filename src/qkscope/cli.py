@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -23,18 +23,15 @@ from qkscope.defaults import COMPONENTS, GROUPS, MEASURES
 from qkscope.errors import QkscopeError
 from qkscope.progress import quieten
 
-if TYPE_CHECKING:
-    from types import FrameType
-
 FOLDER = click.Path(path_type=Path, file_okay=False)
-PLACE = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path)
 AT_LEAST_0, AT_LEAST_1, AT_LEAST_2 = (click.IntRange(min=n) for n in (0, 1, 2))
-# Of `qkscope status`.
-EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}
-# Of `qkscope watch --until`.
-ALARMED = 3
+ABOVE_0 = click.FloatRange(min=0, min_open=True)
+EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}  # of `qkscope status`
+ALARMED = 3  # of `qkscope watch --until`
 Command = Callable[..., None]
 flag = partial(click.option, is_flag=True)
+repeated = partial(click.option, multiple=True)
 
 
 class Commands(click.Group):
@@ -46,9 +43,11 @@ class Commands(click.Group):
         except QkscopeError as error:
             click.echo(f"qkscope: {error}", err=True)
             sys.exit(1)
-        except KeyboardInterrupt as stop:
-            words = str(stop) or "interrupted; finished work is kept: run the same command again to continue"
-            click.echo(f"qkscope: {words}", err=True)
+        except KeyboardInterrupt as error:
+            message = (
+                str(error) or "interrupted; finished work is kept: run the same command again to continue"
+            )
+            click.echo(f"qkscope: {message}", err=True)
             sys.exit(130)
 
 
@@ -76,9 +75,7 @@ def model_options(command: Command) -> Command:
         flag("--trust-remote-code", help="Run code that comes with the model. Only if you trust it."),
         click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]"),
         click.option("--seed", type=AT_LEAST_0, default=0),
-        click.option(
-            "--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated."
-        ),
+        repeated("--text", "text_paths", type=PATH, help="Text file or folder; may be repeated."),
         click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]"),
         click.option("--revision", help="Branch, tag or commit of a hub model."),
     ):
@@ -87,6 +84,10 @@ def model_options(command: Command) -> Command:
 
 
 replace_option = flag("--replace", help="Overwrite finished results of another study in this folder.")
+out_option = partial(click.option, "--out", type=FOLDER)
+dtype_option = partial(click.option, "--dtype", help="auto, float32, bfloat16 or float16.")
+documents_option = partial(click.option, "--documents", type=AT_LEAST_1)
+measures_option = partial(click.option, "--measures", callback=names, metavar="NAME,...")
 
 
 def end_on_second_interrupt() -> Callable[[], object]:
@@ -99,11 +100,12 @@ def end_on_second_interrupt() -> Callable[[], object]:
         return lambda: None
     interrupts = itertools.count(1)
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def interrupted(number: int, frame: Any) -> None:
         if next(interrupts) > 1:
-            os.write(
-                2, b"qkscope: interrupted twice; finished work is kept: run the same command again to go on\n"
+            message = (
+                "qkscope: interrupted twice; finished work is kept: run the same command again to go on\n"
             )
+            os.write(2, message.encode())
             os._exit(130)
         signal.default_int_handler(number, frame)
 
@@ -132,7 +134,7 @@ def main(quiet: bool, verbose: bool) -> None:
 
 
 @main.command()
-@click.option("--out", type=FOLDER, default=Path("results/nano"), help="Results folder.")
+@out_option(default=Path("results/nano"), help="Results folder.")
 @click.option("--seed", type=AT_LEAST_0, default=0, help="Training seed.")
 @replace_option
 def demo(out: Path, seed: int, replace: bool) -> None:
@@ -143,8 +145,8 @@ def demo(out: Path, seed: int, replace: bool) -> None:
 
 
 @main.command()
-@click.argument("study", type=PLACE)
-@click.option("--out", type=FOLDER, help="Results folder.  [default: results/<study name>]")
+@click.argument("study", type=PATH)
+@out_option(help="Results folder.  [default: results/<study name>]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local")
 @click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
 @replace_option
@@ -156,13 +158,11 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 
 
 @main.command()
-@click.argument("place", type=PLACE, metavar="STUDY|FOLDER")
-@click.option("--out", type=FOLDER, help="Results folder.  [default: results/<name of the study or folder>]")
+@click.argument("source", type=PATH, metavar="STUDY|FOLDER")
+@out_option(help="Results folder.  [default: results/<name of the study or folder>]")
 @click.option("--until", type=AT_LEAST_0, metavar="STEP", help="End when this step is measured.")
-@click.option(
-    "--poll", type=click.FloatRange(min=0, min_open=True), default=10.0, help="Seconds between looks."
-)
-def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
+@click.option("--poll", type=ABOVE_0, default=10.0, help="Seconds between looks.")
+def watch(source: Path, out: Path | None, until: int | None, poll: float) -> None:
     """Measure checkpoints as a training run writes them, and keep the report current.
 
     Exit status with --until: 0, 3 if one of the study's alarms was raised, else 1 if a checkpoint could not be
@@ -170,30 +170,28 @@ def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None
     """
     from qkscope.run.watch import watch as watch_checkpoints
 
-    found = watch_checkpoints(place, out, until, poll)
+    found = watch_checkpoints(source, out, until, poll)
     _print(found)
     sys.exit(ALARMED if found.alarms else bool(found.problems))
 
 
 @main.command()
-@click.argument("places", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
-@click.option("--out", type=PLACE, help="The file to write.  [default: <name>.yaml]")
-def init(places: tuple[str, ...], out: Path | None) -> None:
+@click.argument("sources", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
+@out_option(type=PATH, help="The file to write.  [default: <name>.yaml]")
+def init(sources: tuple[str, ...], out: Path | None) -> None:
     """Write a commented study file for the checkpoints in a folder or of a hub model.
 
     Several folders are the phases of one training run, in order: a base run, then its long-context continuation.
     """
     from qkscope.study.init import init as write_study
 
-    path, made = write_study(places, out)
-    click.echo(f"written: {path}\ncheck:")
-    for line in made.check:
-        click.echo(f"  {line}")
+    path, written = write_study(sources, out)
+    click.echo("\n  ".join([f"written: {path}\ncheck:", *written.check]))
     click.echo(f"then: qkscope validate {path} && qkscope run {path}")
 
 
 @main.command()
-@click.argument("study", type=PLACE)
+@click.argument("study", type=PATH)
 @flag("--json", "as_json", help="Print mistakes, warnings, findings and cost as JSON.")
 def validate(study: Path, as_json: bool) -> None:
     """Check a study file: print every mistake with its line, suspicious checkpoints, and the cost of the study."""
@@ -201,13 +199,13 @@ def validate(study: Path, as_json: bool) -> None:
 
     found = preflight(study)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
-        sys.exit(1 if found.mistakes else 0)
-    for line in (*found.mistakes, *found.warnings, *found.findings):
-        click.echo(line, err=True)
-    if found.mistakes:
-        sys.exit(1)
-    click.echo(f"{study}: no mistakes found\n{found.cost}")
+        _print_json(asdict(found))
+    else:
+        for line in (*found.mistakes, *found.warnings, *found.findings):
+            click.echo(line, err=True)
+        if not found.mistakes:
+            click.echo(f"{study}: no mistakes found\n{found.cost}")
+    sys.exit(bool(found.mistakes))
 
 
 @main.command(name="ls")
@@ -219,11 +217,8 @@ def list_checkpoints(model: str, as_json: bool) -> None:
     from qkscope.checkpoints.doctor import inspect_model
 
     if as_json:
-        listed = {
-            "checkpoints": [asdict(each) for each in list_revisions(model)],
-            "findings": [asdict(finding) for finding in inspect_model(model)],
-        }
-        click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
+        checkpoints = [asdict(each) for each in list_revisions(model)]
+        _print_json({"checkpoints": checkpoints, "findings": [asdict(each) for each in inspect_model(model)]})
         return
     click.echo(checkpoints_yaml(model))
     for finding in inspect_model(model):
@@ -238,7 +233,7 @@ def list_checkpoints(model: str, as_json: bool) -> None:
     type=AT_LEAST_2,
     help="Number of tokens read from each document.  [default: 2048, or the model's positions if it has fewer]",
 )
-@click.option("--documents", type=AT_LEAST_1, default=32, help="Maximum number of documents.")
+@documents_option(default=32, help="Maximum number of documents.")
 @click.option(
     "--start",
     type=click.Choice(["random", "beginning"]),
@@ -246,7 +241,7 @@ def list_checkpoints(model: str, as_json: bool) -> None:
     help="Where to start reading long texts.",
 )
 @flag("--chunk", help="Cut long texts into consecutive documents.  [default: only a single text]")
-@click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
+@dtype_option(default="auto")
 @click.option(
     "--heads",
     callback=all_or_count,
@@ -263,16 +258,12 @@ def list_checkpoints(model: str, as_json: bool) -> None:
     help="Also write this share of the vectors as parquet.  [0.05 without a value]",
 )
 @flag("--token-str", help="Also write the token of each vector.")
-@click.option(
-    "--measures",
-    callback=names,
-    default=",".join(MEASURES),
-    metavar="NAME,...",
-    help="Optional measures: rotation, per_kind, plasticity; empty for none.",
+@measures_option(
+    default=",".join(MEASURES), help="Optional measures: rotation, per_kind, plasticity; empty for none."
 )
 @flag("--sliding", "include_sliding", help="Include sliding-window layers.")
 @flag("--allow-pickle", help="Read .bin weights, which can run code. Only if you trust them.")
-@click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
+@out_option(help="Write the tables here.  [default: results/<model name>]")
 @replace_option
 def scan(model: str, out: Path | None, chunk: bool, **options: Any) -> None:
     """Measure one model: print a summary of its heads and write their tables."""
@@ -289,10 +280,8 @@ def scan(model: str, out: Path | None, chunk: bool, **options: Any) -> None:
 
 @main.command()
 @click.argument("model")
-@click.option(
+@repeated(
     "--rope",
-    "rope",
-    multiple=True,
     required=True,
     metavar="SETTINGS",
     help="theta=2e6, linear:factor=4, yarn:factor=8,original=4096, llama3:factor=8 or dynamic:factor=4; with @0-11 "
@@ -306,36 +295,31 @@ def scan(model: str, out: Path | None, chunk: bool, **options: Any) -> None:
     help="Tokens read from each document.  [default: 2048 or fewer]",
 )
 @model_options
-@click.option("--documents", type=AT_LEAST_1, default=16)
-@click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
-@click.option(
-    "--out", type=FOLDER, help="Write tables and figure here.  [default: results/<model name>-whatif]"
-)
+@documents_option(default=16)
+@dtype_option(default="auto")
+@out_option(help="Write tables and figure here.  [default: results/<model name>-whatif]")
 @replace_option
 def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) -> None:
     """Try other RoPE settings on a model without training: loss by position and what changes in each head."""
     from qkscope.scanning.whatif import whatif as try_settings
     from qkscope.study import folder_name
 
-    place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
-    click.echo(try_settings(model, rope, out=place, **options))
-    click.echo(
-        f"written to {place}: whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
-    )
+    out = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
+    click.echo(try_settings(model, rope, out=out, **options))
+    files = "whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
+    click.echo(f"written to {out}: {files}")
 
 
 @main.command()
-@click.argument("place", metavar="RESULTS|MODEL")
-@click.option(
+@click.argument("source", metavar="RESULTS|MODEL")
+@repeated(
     "--heads",
-    multiple=True,
     metavar="HEADS",
     help="top:N:MEASURE, class:NAME, role:NAME, layer:3, L4H2,L5H0 or all; may be repeated.  [default: each class]",
 )
-@click.option(
+@repeated(
     "--part",
     "parts",
-    multiple=True,
     type=click.Choice(["position", "query_position", "key", "match", "sink", "head"]),
     help="What to remove; may be repeated.  [default: all, one at a time]",
 )
@@ -344,44 +328,37 @@ def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) 
 @click.option(
     "--max-length", type=click.IntRange(min=8), help="Tokens of each document.  [default: the window]"
 )
-@click.option("--documents", type=AT_LEAST_1, default=16, help="Maximum of scored documents.")
+@documents_option(default=16, help="Maximum of scored documents.")
 @click.option("--draws", type=AT_LEAST_0, default=3, help="Random sets of heads beside each.")
-@click.option("--dtype", default="float32", help="auto, float32, bfloat16 or float16.")
-@click.option("--out", type=FOLDER, help="Folder for ablation.csv.  [default: RESULTS]")
-def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
+@dtype_option(default="float32")
+@out_option(help="Folder for ablation.csv.  [default: RESULTS]")
+def ablate(source: str, parts: tuple[str, ...], **options: Any) -> None:
     """Measure what a model loses without a part of its attention scores in some heads."""
     from qkscope.capture.ablation import PARTS
     from qkscope.scanning.ablate import ablate as remove
 
-    click.echo(remove(place, parts=parts or PARTS, **options))
+    click.echo(remove(source, parts=parts or PARTS, **options))
 
 
 @main.command()
-@click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
-@click.option("--out", type=FOLDER, required=True, help="Folder for the dataset and its tables.")
+@click.argument("vectors", type=PATH, metavar="FOLDER|hub:OWNER/NAME")
+@out_option(required=True, help="Folder for the dataset and its tables.")
 @click.option(
-    "--gqa-ratio",
-    type=AT_LEAST_1,
-    help="Query heads per key head, if the folder names do not show it.",
+    "--gqa-ratio", type=AT_LEAST_1, help="Query heads per key head, if the folder names do not show it."
 )
 @click.option("--groups", type=AT_LEAST_1, default=GROUPS, help="Groups of documents for the jackknife.")
 @click.option("--components", type=AT_LEAST_1, default=COMPONENTS)
 @click.option(
     "--rope-theta",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_0,
     help="RoPE base the vectors were rotated with; adds the measures that need it.",
 )
 @click.option(
-    "--rotary-dim",
-    type=AT_LEAST_2,
-    help="Number of leading dimensions that were rotated.  [default: all]",
+    "--rotary-dim", type=AT_LEAST_2, help="Number of leading dimensions that were rotated.  [default: all]"
 )
 @flag("--interleaved", help="Rotary pairs are neighbouring dimensions (2i, 2i + 1).")
-@click.option(
-    "--measures",
-    callback=names,
+@measures_option(
     default="rotation,per_kind,plasticity",
-    metavar="NAME,...",
     help="Optional measures; plasticity needs files with buckets; empty for none (four times faster).",
 )
 @replace_option
@@ -397,11 +374,11 @@ def analyze(
     from qkscope.scanning.analyze import analyze as analyze_vectors
     from qkscope.sums.rotation import Rotation
 
-    if rope_theta is None and (rotary_dim is not None or interleaved):
-        raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")
     rotation = None
     if rope_theta is not None:
         rotation = partial(Rotation.plain, theta=rope_theta, rotary_dim=rotary_dim, interleaved=interleaved)
+    elif rotary_dim is not None or interleaved:
+        raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")
     result = analyze_vectors(vectors, out=out, rotation=rotation, **options)
     click.echo(result.summary())
     click.echo(f"written to {out}: measures.safetensors, qk.csv, heads.csv, transitions.csv")
@@ -410,8 +387,8 @@ def analyze(
 
 
 @main.command()
-@click.argument("results", type=PLACE)
-@click.option("--out", type=FOLDER, help="Where the figures go.  [default: RESULTS/figures]")
+@click.argument("results", type=PATH)
+@out_option(help="Where the figures go.  [default: RESULTS/figures]")
 @click.option(
     "--spacing",
     type=click.Choice(["order", "steps"]),
@@ -426,31 +403,27 @@ def figures(results: Path, out: Path | None, spacing: Literal["order", "steps"])
 
 
 @main.command()
-@click.argument("results", type=PLACE)
-@click.argument("other", type=PLACE, required=False)
-@click.option(
-    "--out", type=PLACE, help="The file to write.  [default: RESULTS/report.html, or report_with_OTHER.html]"
-)
+@click.argument("results", type=PATH)
+@click.argument("other", type=PATH, required=False)
+@out_option(type=PATH, help="The file to write.  [default: RESULTS/report.html, or report_with_OTHER.html]")
 def report(results: Path, other: Path | None, out: Path | None) -> None:
     """Write report.html for a results folder or a qk.csv, or for two of them together."""
     from qkscope.report import write_report
 
-    beside = None if other is None else _local(other)
-    click.echo(write_report(_local(results), out=out, beside=beside))
+    click.echo(write_report(_local(results), out=out, beside=other and _local(other)))
 
 
 @main.command()
-@click.argument("results", type=PLACE, nargs=-1, required=True)
-@click.option(
+@click.argument("results", type=PATH, nargs=-1, required=True)
+@repeated(
     "--with",
     "others",
     required=True,
-    multiple=True,
     metavar="published|RESULTS",
     help="What to compare with; may be repeated.",
 )
 @flag("--json", "as_json", help="Print the comparison as JSON.")
-@click.option("--csv", type=PLACE, help="Also write the rows to this file, and all heads to a second one.")
+@click.option("--csv", type=PATH, help="Also write the rows to this file, and all heads to a second one.")
 def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:
     """Compare two results: which numbers agree within their errors and which differ.
 
@@ -458,10 +431,8 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
     """
     from qkscope.comparison import compare as compare_results
 
-    ours = [_local(place) for place in results]
-    found = compare_results(
-        ours, "published" if others == ("published",) else [_local(place) for place in others]
-    )
+    theirs = "published" if others == ("published",) else [_local(each) for each in others]
+    found = compare_results([_local(each) for each in results], theirs)
     if csv is not None:
         found.save(csv)
     if as_json:
@@ -471,7 +442,7 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
 
 
 @main.command()
-@click.argument("results", type=PLACE)
+@click.argument("results", type=PATH)
 @flag("--verify", help="Check every byte of units, tables, figures and report against the manifest.")
 @flag("--json", "as_json", help="Print every unit as JSON.")
 def status(results: Path, verify: bool, as_json: bool) -> None:
@@ -484,9 +455,7 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 
     found = status_of(results, verify=verify)
     if as_json:
-        click.echo(
-            json.dumps(asdict(found) | {"state": found.state}, indent=2, ensure_ascii=False, default=str)
-        )
+        _print_json(asdict(found) | {"state": found.state})
     else:
         _print(found)
     if found.damage:
@@ -498,22 +467,26 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 
 @main.command()
 @click.argument("results", type=FOLDER)
-@click.argument("place", metavar="hub:OWNER/NAME")
+@click.argument("address", metavar="hub:OWNER/NAME")
 @flag("--space", help="Publish the report alone, as the page of a static Space.")
 @flag("--private", help="Make the dataset or Space private if it is new.")
 @flag("--examples", help="Publish the excerpts of the texts that the report shows, too.")
-def push(results: Path, place: str, **options: bool) -> None:
+def push(results: Path, address: str, **options: bool) -> None:
     """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""
     from qkscope.run.publish import push as publish
 
-    click.echo(publish(results, place, **options))
+    click.echo(publish(results, address, **options))
 
 
-def _local(place: Path | str) -> Path:
+def _local(address: Path | str) -> Path:
     """A local path; results at hub:owner/name are fetched first."""
     from qkscope.run.publish import local
 
-    return local(place)
+    return local(address)
+
+
+def _print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def _print(thing: object) -> None:

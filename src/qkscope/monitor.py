@@ -275,11 +275,10 @@ class Monitor:
 
         own = select(dataset(assemble(self._study, [self._planned], self.out).cells), "own")
         found = {name: each[0] for name, each in scalars(own).items()}
-        by_head = {name: values(own, name)[0, 0].to_numpy() for name in BY_HEAD if name in own}
         record = {
             "numbers": {name: _plain(each) for name, each in found.items()},
             "heads": np.stack([own["layer"], own["number"]], axis=1).tolist(),
-            "by_head": {name: _plain(each) for name, each in by_head.items()},
+            "by_head": {name: _plain(values(own, name)[0, 0].to_numpy()) for name in BY_HEAD if name in own},
         }
         store.write_json(self._folder(step) / NUMBERS, record)
         self._write_study(self.steps)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class _Voice:
+class _Reports:
     """Whether progress is reported; warnings and errors always are."""
 
     quiet = False
@@ -20,22 +20,22 @@ class _Voice:
 
 def quieten(quiet: bool = True) -> None:
     """Leave bars and reports of finished work out, for the rest of the process."""
-    _Voice.quiet = quiet
+    _Reports.quiet = quiet
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Leave bars and reports of finished work out while the block runs."""
-    before, _Voice.quiet = _Voice.quiet, True
+    before, _Reports.quiet = _Reports.quiet, True
     try:
         yield
     finally:
-        _Voice.quiet = before
+        _Reports.quiet = before
 
 
 def say(line: str) -> None:
     """Print a line about progress on standard error. Warnings are printed even when quiet."""
-    if not _Voice.quiet or line.startswith(("warning:", "left out:")):
+    if not _Reports.quiet or line.startswith(("warning:", "left out:")):
         print(line, file=sys.stderr, flush=True)
 
 
@@ -77,7 +77,7 @@ class Bar:
 def progress(description: str, total: int | None, unit: str = "tokens") -> Iterator[Bar]:
     """A bar on standard error while the block runs, if that is a terminal."""
     bar = Bar(description, total, unit)
-    if _Voice.quiet or not sys.stderr.isatty():
+    if _Reports.quiet or not sys.stderr.isatty():
         yield bar
         return
     from rich.console import Console

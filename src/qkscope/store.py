@@ -16,7 +16,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -57,8 +57,10 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary = Path(name)
         try:
             yield temporary
-            _flush(temporary)
-            temporary.chmod(0o666 & ~_umask())
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            os.umask(mask := os.umask(0o022))  # there is no other way to read it
+            temporary.chmod(0o666 & ~mask)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -135,15 +137,13 @@ def _pieces(
     text = json.dumps(meta, sort_keys=True, ensure_ascii=False)
     sizes: dict[str, tuple[int, int]] = {}
     described: dict[str, Any] = {}
-
-    def arrays() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-        for name in sorted(tensors):
-            array = np.ascontiguousarray(tensors[name])
-            sizes[name] = array.itemsize, array.nbytes
-            described[name] = {"dtype": _KINDS[array.dtype.str], "shape": array.shape}
-            yield name, array
-
-    described["__metadata__"] = {"meta": text, "digest": _digest(arrays(), text)}
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        sizes[name] = array.itemsize, array.nbytes
+        described[name] = {"dtype": _KINDS[array.dtype.str], "shape": array.shape}
+        _add(digest, name, array)
+    described["__metadata__"] = {"meta": text, "digest": digest.hexdigest()}
     # The library would copy all bytes twice, and order its metadata differently from process to process.
     order, at = sorted(sizes, key=lambda name: (-sizes[name][0], name)), 0
     for name in order:
@@ -179,12 +179,14 @@ def read_tensors(
                 raise damaged(path, f"{header.data_bytes:,} bytes of arrays, expected at most {most:,}")
             file.seek(0)
             arrays = load(file.read())
-        intact = _digest(sorted(arrays.items()), header.text) == header.digest
+        digest = hashlib.sha256(header.text.encode())
+        for name in sorted(arrays):
+            _add(digest, name, arrays[name])
     except MemoryError as error:
         raise StoreError(f"{path}: does not fit in memory", "free memory, or use a larger machine") from error
     except (SafetensorError, *MALFORMED) as error:
         raise damaged(path, in_short(error)) from error
-    if not intact:
+    if digest.hexdigest() != header.digest:
         raise damaged(path, "checksum mismatch")
     return arrays, header.meta
 
@@ -232,11 +234,11 @@ def staging(folder: Path) -> Iterator[Path]:
     """A hidden folder below `folder` to prepare files in; it is gone afterwards."""
     with clear_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".set.{_owner()}.", suffix=".tmp", dir=folder))
+        staged = Path(tempfile.mkdtemp(prefix=f".set.{_owner()}.", suffix=".tmp", dir=folder))
     try:
-        yield place
+        yield staged
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def file_digest(path: Path) -> str:
@@ -260,11 +262,11 @@ def in_short(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    if isinstance(error, KeyError):  # which says no more than the key
+    elif isinstance(error, KeyError):  # which says no more than the key
         text = f"missing {text}"
-    if isinstance(error, RecursionError):
+    elif isinstance(error, RecursionError):
         text = "nested too deeply"
-    if isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError):
         text = "does not fit in memory"
     return (text if len(text) <= 200 else text[:197] + "...") or type(error).__name__
 
@@ -299,31 +301,14 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _digest(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]], meta: str) -> str:
-    """Of a description and of arrays, which come in the order of their names."""
-    digest = hashlib.sha256(meta.encode())
-    for name, array in arrays:
-        digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
-        digest.update(_bytes(np.ascontiguousarray(array)))
-    return digest.hexdigest()
+def _add(digest: hashlib._Hash, name: str, array: np.ndarray[Any, Any]) -> None:
+    """Add an array to the digest of a file, which begins with its description; arrays come in the order of names."""
+    digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+    digest.update(_bytes(np.ascontiguousarray(array)))
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _machine() -> str:

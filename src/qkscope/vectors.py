@@ -90,7 +90,7 @@ def read_rows(path: Path, vectors: bool = True) -> Rows:
 
 
 @dataclass(frozen=True)
-class Turned:
+class DerotatedSums:
     """What a rotation adds to one head's moments, by document group: the sink, the path, the documents' lengths."""
 
     sinks: list[Moments]
@@ -112,7 +112,7 @@ def document_lengths(path: Path) -> dict[int, int]:
     return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
 
 
-def read_turned(path: Path, groups: int, lengths: Mapping[int, int], rotation: Rotation) -> Turned:
+def read_derotated(path: Path, groups: int, lengths: Mapping[int, int], rotation: Rotation) -> DerotatedSums:
     """Bin sums of one head's vectors before `rotation`, and the moments of the first four tokens.
 
     `lengths` are the `document_lengths` of the file.
@@ -121,10 +121,8 @@ def read_turned(path: Path, groups: int, lengths: Mapping[int, int], rotation: R
     group = examples % groups
     edges = bin_edges((max(lengths.values()),))
     sinks = [Accumulator() for _ in range(groups)]
-    n, total = (
-        np.zeros((groups, len(edges) - 1), np.int64),
-        np.zeros((groups, 1, len(edges) - 1, rotation.dim)),
-    )
+    n = np.zeros((groups, len(edges) - 1), np.int64)
+    total = np.zeros((groups, 1, len(edges) - 1, rotation.dim))
     for rows, batch in _batches(path):
         t = positions[rows]
         u = rotation.derotate(batch.astype(np.float64), t.astype(np.float64))
@@ -135,13 +133,13 @@ def read_turned(path: Path, groups: int, lengths: Mapping[int, int], rotation: R
             total[g] += bins.sums(u[None, here])
             first = here & (t < SINK)
             sinks[g].update(batch[first][None], t[first])
-    return Turned(
+    by_group: list[list[int]] = [[] for _ in range(groups)]
+    for example, length in lengths.items():
+        by_group[example % groups].append(length)
+    return DerotatedSums(
         sinks=[s.moments() if n[g].any() else Moments.empty(1, rotation.dim) for g, s in enumerate(sinks)],
         paths=[BinSums(edges, n[g], total[g]) for g in range(groups)],
-        lengths=[
-            tuple(sorted((c for i, c in lengths.items() if i % groups == g), reverse=True))
-            for g in range(groups)
-        ],
+        lengths=[tuple(sorted(each, reverse=True)) for each in by_group],
     )
 
 
@@ -223,16 +221,12 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
         raise VectorsError(f"{path}: duplicate columns {', '.join(sorted(twice))}; expected one of each")
-    missing = [name for name in ("example_id", "position", "vector") if name not in schema.names]
-    if missing:
-        raise VectorsError(
-            f"{path}: column missing: {', '.join(missing)}; found {', '.join(schema.names) or 'none'}"
-        )
+    if missing := [name for name in ("example_id", "position", "vector") if name not in schema.names]:
+        found = ", ".join(schema.names) or "none"
+        raise VectorsError(f"{path}: column missing: {', '.join(missing)}; found {found}")
     for name in ("example_id", "position"):
-        if not pa.types.is_integer(schema.field(name).type):
-            raise VectorsError(
-                f"{path}: column {name} is {schema.field(name).type}, expected a whole number (int32)"
-            )
+        if not pa.types.is_integer(kind := schema.field(name).type):
+            raise VectorsError(f"{path}: column {name} is {kind}, expected a whole number (int32)")
     kind = schema.field("vector").type
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not (lists and pa.types.is_floating(kind.value_type)):
@@ -251,14 +245,11 @@ def _batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
                     f"{path}: some vectors or their values are null; every row needs a complete vector"
                 )
             # Lists of a fixed size have no lengths.
-            lengths = (
-                vectors.value_lengths().to_numpy()
-                if hasattr(vectors, "value_lengths")
-                else [len(flat) // rows]
-            )
+            sized = hasattr(vectors, "value_lengths")
+            lengths = np.unique(vectors.value_lengths().to_numpy() if sized else [len(flat) // rows])
             dim = int(lengths[0]) if dim is None else dim
-            if other := {int(n) for n in np.unique(lengths)} - {dim}:
-                short, *_, long = sorted({dim, *other})
+            short, long = min(dim, lengths[0]), max(dim, lengths[-1])
+            if short != long:
                 raise VectorsError(
                     f"{path}: vectors of {short} and of {long} dimensions; expected all to have the same"
                 )
@@ -293,12 +284,12 @@ class ModelFolder:
         for folder in _listed(path):
             match = _FOLDER.fullmatch(folder.name)
             if match and folder.is_dir():
-                head = (int(match[1]), int(match[2]))
-                if head in files[match[3]]:
+                heads, head = files[match[3]], (int(match[1]), int(match[2]))
+                if head in heads:
                     raise VectorsError(
-                        f"{folder} and {files[match[3]][head].parent} are the same head; remove one of them"
+                        f"{folder} and {heads[head].parent} are the same head; remove one of them"
                     )
-                files[match[3]][head] = folder / "data.parquet"
+                heads[head] = folder / "data.parquet"
         return cls(path, files["q"], files["k"])
 
 
@@ -310,19 +301,15 @@ def is_vectors(name: str) -> bool:
 
 def find_models(root: Path, called: str = "") -> list[ModelFolder]:
     """The models under `root`: its folders that hold heads, or `root` itself, a model `called` so."""
+    expected = f"expected {root}/<model>/l00h00q/data.parquet and so on"
     if not root.is_dir():
-        raise VectorsError(f"{root}: no such folder; expected {root}/<model>/l00h00q/data.parquet and so on")
+        raise VectorsError(f"{root}: no such folder; {expected}")
     folders = [ModelFolder.read(path) for path in [root, *_listed(root)] if path.is_dir()]
     found = [folder for folder in folders if folder.queries or folder.keys]
     if not found:
-        raise VectorsError(
-            f"{root}: no vectors found; expected {root}/<model>/l00h00q/data.parquet and so on"
-        )
-    for folder in found:
-        if not folder.queries:
-            raise VectorsError(
-                f"{folder.path}: has key heads but no query heads (l<LL>h<HH>q); both are needed"
-            )
+        raise VectorsError(f"{root}: no vectors found; {expected}")
+    if only_keys := [folder.path for folder in found if not folder.queries]:
+        raise VectorsError(f"{only_keys[0]}: has key heads but no query heads (l<LL>h<HH>q); both are needed")
     return [replace(found[0], called=called)] if found[0].path == root else found
 
 
@@ -397,18 +384,18 @@ def _no_ratio(queries: set[Head], keys: set[Head]) -> str:
     )
 
 
-def fetch_vectors(place: Path | str) -> tuple[Path, str]:
+def fetch_vectors(address: Path | str) -> tuple[Path, str]:
     """The folder with the vectors at `hub:owner/name[/folder]`, and the name of a model that is directly in it.
 
     Only files of the layout are fetched.
     """
-    repo, folder = split_address(place)
+    repo, folder = split_address(address)
     listing = hub.list_files(repo, kind="dataset")
     below = f"{folder}/" if folder else ""
     names = [n for n in listing.files if n.startswith(below) and is_vectors(n.removeprefix(below))]
     if not names:
         raise VectorsError(
-            f"{place}: none of its {len(listing.files)} files are vectors; expected <model>/l00h00q/data.parquet and "
+            f"{address}: none of its {len(listing.files)} files are vectors; expected <model>/l00h00q/data.parquet and "
             "so on; if they are in a subfolder, use hub:owner/name/folder"
         )
     return hub.fetch(listing, names) / folder, (folder or repo).rpartition("/")[2]

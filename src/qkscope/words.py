@@ -25,13 +25,11 @@ def decimals(se: float, digits: int = 1) -> int:
     """Decimals that show `digits` significant digits of an error; DECIMALS where there is none."""
     if not math.isfinite(se) or se <= 0.0:
         return DECIMALS + digits - 1
-    if digits > 1:
-        return decimals(se) + digits - 1
     places = max(0, -math.floor(math.log10(se)))
     # 0.096 is written 0.1: rounding up may take a decimal away
     if round(se, places) >= 10.0 ** (1 - places):
         places = max(0, places - 1)
-    return min(MOST_DECIMALS, places)
+    return min(MOST_DECIMALS, places) + digits - 1
 
 
 def bare(value: float, places: int = DECIMALS, signed: bool = False) -> str:
@@ -63,21 +61,16 @@ def percent(share: float, se: float = math.nan) -> str:
     if not math.isfinite(share):
         return "unknown"
     if math.isfinite(se) and se > 0.0:
-        places = _percent_decimals(se)
+        places = 1 if 100 * se < 0.95 else 0
         return f"{100 * share:.{places}f} ± {_error(100 * se, places)}%"
     places = 1 if 0.0005 <= share < 0.0095 else 0
     return f"{100 * share:.{places}f}%"
 
 
-def _percent_decimals(se: float) -> int:
-    """One decimal where the error is below one percent."""
-    return 1 if 100 * se < 0.95 else 0
-
-
 def points(difference: float, se: float = math.nan) -> str:
     """A difference of shares: `−23 ± 2 points`."""
     known = math.isfinite(se) and se > 0.0
-    places = _percent_decimals(se) if known else 0
+    places = 1 if known and 100 * se < 0.95 else 0
     error = f" ± {_error(100 * se, places)}" if known else ""
     text = bare(100 * difference, places, signed=True) + error
     return f"{text} point" + ("" if text.lstrip(f"+{MINUS}") == "1" else "s")
@@ -131,7 +124,7 @@ def capital(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop; nothing stays nothing."""
+    """With a capital and a full stop; an empty text stays empty."""
     return f"{capital(text)}." if text and not text.endswith((".", "?")) else capital(text)
 
 
@@ -143,7 +136,7 @@ def once(texts: Iterable[str]) -> list[str]:
         fresh = [each for each in re.split(r"(?<=[.?]) (?=[A-Z±])", text) if each not in said]
         said.update(fresh)
         found.append(" ".join(fresh))
-    return [text for text in found if text]
+    return list(filter(None, found))
 
 
 def joined(*parts: str) -> str:

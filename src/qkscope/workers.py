@@ -29,7 +29,7 @@ PAYS_FROM = 15.0
 LOOK_SECONDS = 1.0
 
 
-class _Share:
+class _CpuShare:
     """This process may use one part in `of` of the machine's processors."""
 
     of = 1
@@ -38,7 +38,7 @@ class _Share:
 def cores() -> int:
     """Number of processors this process may use."""
     every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, every // _Share.of)
+    return max(1, every // _CpuShare.of)
 
 
 def worth(pieces: int, seconds: float) -> int:
@@ -174,7 +174,7 @@ def report(value: Any) -> None:
 
 def serve(end: int, share_of: int) -> None:
     """Be a worker process: run what comes through the pipe with file number `end` until the caller closes it."""
-    _Share.of = share_of
+    _CpuShare.of = share_of
     os.dup2(2, 1)  # the caller's standard output is for its own results
     with Connection(end) as pipe, suppress(EOFError, ConnectionError):
         _Caller.pipe = pipe

@@ -125,8 +125,8 @@ def _to_tensorboard(
     from torch.utils.tensorboard import SummaryWriter
 
     if callback._board is None:
-        place = os.environ.get("TENSORBOARD_LOGGING_DIR") or str(Path(args.output_dir) / "runs")
-        callback._board = SummaryWriter(str(Path(place).expanduser() / "qkscope"))
+        runs = os.environ.get("TENSORBOARD_LOGGING_DIR") or str(Path(args.output_dir) / "runs")
+        callback._board = SummaryWriter(str(Path(runs).expanduser() / "qkscope"))
     for name, value in numbers.items():
         callback._board.add_scalar(name, value, step)
     callback._board.add_image(f"qkscope/{MAPPED}_map", _picture(heads), step, dataformats="HWC")

@@ -79,11 +79,11 @@ class Recipe:
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Training cut at its checkpoints, in order."""
-        found = []
-        for phase in self.phases:
-            for start, stop in zip((phase.start, *phase.saves), phase.saves, strict=False):
-                found.append(Piece(phase, start, stop))
-        return tuple(found)
+        return tuple(
+            Piece(phase, start, stop)
+            for phase in self.phases
+            for start, stop in zip((phase.start, *phase.saves), phase.saves, strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,8 @@ def read_text(recipe: Recipe, seed: int) -> Text:
     held_out = set(chance.sample(fit, recipe.held_out))
     trained = [name for name in files if name not in held_out]
     chance.shuffle(trained)
-    end = np.array([END], dtype=np.int16)
-    parts = [
-        part for name in trained for part in (np.frombuffer(files[name], np.uint8).astype(np.int16), end)
-    ]
+    end = np.int16(END)
+    parts = [np.append(np.frombuffer(files[name], np.uint8).astype(np.int16), end) for name in trained]
     return Text(np.concatenate(parts), {name: files[name] for name in sorted(held_out)})
 
 

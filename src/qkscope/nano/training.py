@@ -11,7 +11,6 @@ that was killed goes on exactly as if it had not been. This module knows nothing
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -62,19 +61,11 @@ STUDY = "nano.yaml"
 
 
 @dataclass(frozen=True)
-class Training:
-    """What `train` made: folders of checkpoints with their held-out loss, in order."""
-
-    folder: Path
-    checkpoints: tuple[dict[str, Any], ...]
-
-
-@dataclass(frozen=True)
 class DemoResult:
-    """Where the report is, and the main numbers of each checkpoint."""
+    """The report, the checkpoints as `train` returns them, and their results."""
 
     report: Path
-    training: Training
+    checkpoints: list[dict[str, Any]]
     results: Results
 
     def __str__(self) -> str:
@@ -82,7 +73,7 @@ class DemoResult:
         lines = [
             f"{'checkpoint':<24} {'bits/byte':>9}   position share of scores, RoPE / NoPE   mean r_q, RoPE / NoPE"
         ]
-        for saved in self.training.checkpoints:
+        for saved in self.checkpoints:
             own = heads[heads["model"] == saved["name"]]
             rope, nope = (own[own["rope"] == value][["share_positional", "r_q"]].mean() for value in (1, 0))
             lines.append(
@@ -107,7 +98,7 @@ def demo(
 
     recipe, out = recipe or Recipe(), Path(out)
     _refuse_other_results(out, recipe, replace)
-    training = train(out, seed, recipe, replace=replace)
+    checkpoints = train(out, seed, recipe, replace=replace)
     # The ablation draws the figures, once, with its own among them.
     results = run(write_study(out, recipe), out=out, replace=replace, figures=False)
     if not isinstance(results, Results):
@@ -117,7 +108,7 @@ def demo(
             results, parts=("position", "key", "match"), max_length=min(recipe.windows), documents=8, draws=2
         )
         results = load_results(out)
-    return DemoResult(out / "report.html", training, results)
+    return DemoResult(out / "report.html", checkpoints, results)
 
 
 def _refuse_other_results(out: Path, recipe: Recipe, replace: bool) -> None:
@@ -140,14 +131,18 @@ def write_study(out: Path, recipe: Recipe) -> Path:
     return path
 
 
-def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, replace: bool = False) -> Training:
-    """Checkpoint folders in `out/checkpoints`, held-out files in `out/corpus`, losses in `out/training.json`.
+def train(
+    out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, replace: bool = False
+) -> list[dict[str, Any]]:
+    """Write checkpoint folders to `out/checkpoints`, held-out files to `out/corpus`, losses to `out/training.json`.
 
-    With `replace`, in place of another training's in `out`.
+    With `replace`, in place of another training's in `out`. Returns name, phase, window, step, held-out loss, ... of
+    each checkpoint, in order.
     """
     recipe, out = recipe or Recipe(), Path(out)
     text = read_text(recipe, seed)
-    key = _key(recipe, seed, text)
+    # Changes with all that decides the weights.
+    key = file_digest(json.dumps([asdict(recipe), seed, text.digest], sort_keys=True).encode())
     with store.clear_errors(out):
         claim_folder(out, text, key, [piece.name for piece in recipe.pieces], replace)
         write_corpus(out / "corpus", text)
@@ -162,13 +157,7 @@ def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, repla
                 "to continue"
             ) from None
     (out / STATE).unlink(missing_ok=True)
-    return Training(out, tuple(log))
-
-
-def _key(recipe: Recipe, seed: int, text: Text) -> str:
-    """Changes with all that decides the weights."""
-    words = json.dumps([asdict(recipe), seed, text.digest], sort_keys=True)
-    return hashlib.blake2b(words.encode(), digest_size=20).hexdigest()
+    return log
 
 
 def _train(
@@ -186,7 +175,17 @@ def _train(
             began = time.monotonic()
             _run_piece(recipe, seed, text, piece, state, bar)
             loss = _held_out_loss(recipe, text, piece, state)
-            state.log.append(_entry(piece, state, loss, time.monotonic() - began))
+            saved = {
+                "name": piece.name,
+                "phase": piece.phase.label,
+                "window": piece.phase.window,
+                "rope_theta": piece.phase.rope_theta,
+                "step": piece.stop,
+                "tokens": piece.tokens + (state.log[-1]["tokens"] if state.log else 0),
+                "bits_per_byte": loss,
+                "seconds": round(time.monotonic() - began, 2),
+            }
+            state.log.append(saved)
             state.done += 1
             write_state(out / STATE, state, key)
             _save(out, recipe, piece, state, key)
@@ -195,19 +194,6 @@ def _train(
     log["corpus"] = {name: file_digest(data) for name, data in corpus_files(text).items()}
     store.write_json(out / RECORD, log)
     return state.log
-
-
-def _entry(piece: Piece, state: State, loss: float, seconds: float) -> dict[str, Any]:
-    return {
-        "name": piece.name,
-        "phase": piece.phase.label,
-        "window": piece.phase.window,
-        "rope_theta": piece.phase.rope_theta,
-        "step": piece.stop,
-        "tokens": piece.tokens + (state.log[-1]["tokens"] if state.log else 0),
-        "bits_per_byte": loss,
-        "seconds": round(seconds, 2),
-    }
 
 
 def _run_piece(recipe: Recipe, seed: int, text: Text, piece: Piece, state: State, bar: Bar) -> None:
@@ -314,13 +300,13 @@ def _optimizer(recipe: Recipe, model: Any, state: State) -> Any:
     """AdamW that goes on from the moments in `state`; norms and embeddings do not decay."""
     import torch
 
-    decays: dict[bool, list[Any]] = {True: [], False: []}
-    for name, value in model.named_parameters():
-        decays[value.ndim == 2 and "embed" not in name].append(value)
-    groups = [
-        {"params": decays[True], "weight_decay": recipe.weight_decay},
-        {"params": decays[False], "weight_decay": 0.0},
+    groups: list[dict[str, Any]] = [
+        {"params": [], "weight_decay": recipe.weight_decay},
+        {"params": [], "weight_decay": 0.0},
     ]
+    for name, value in model.named_parameters():
+        decays = value.ndim == 2 and "embed" not in name
+        groups[0 if decays else 1]["params"].append(value)
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=recipe.betas, fused=True)
     for name, value in model.named_parameters() if state.updates else ():
         optimizer.state[value] = {

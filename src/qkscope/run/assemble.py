@@ -33,7 +33,7 @@ from qkscope.results.axes import CheckpointAxes, dump_axes
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.results.examples import CheckpointExamples, shown, spell, write_examples
 from qkscope.results.tables import select
-from qkscope.run.plan import Plan, Planned
+from qkscope.run.plan import Plan, PlannedCheckpoint, without_counterfactual
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Checkpoint, Study, dump_study
 from qkscope.sums import ExampleSum, FactSum
@@ -54,7 +54,7 @@ MEASURING = ("measures", "sums")
 
 
 @dataclass(frozen=True)
-class Assembled:
+class AssembledCells:
     """The measured cells of a study, in its order, with numbers that are read from their files when used.
 
     warnings    notes on some checkpoints, as `a, b: ...`
@@ -102,7 +102,7 @@ class Task:
         return self.results / "cells" / self.checkpoint.folder / "axes.safetensors"
 
 
-def assemble(study: Study, measured: Sequence[Planned], results: Path) -> Assembled:
+def assemble(study: Study, measured: Sequence[PlannedCheckpoint], results: Path) -> AssembledCells:
     """Measure every cell that is needed and not cached."""
     tasks = [
         Task(study, each.checkpoint, windows, each.jobs, results, each.architecture.num_layers)
@@ -117,14 +117,14 @@ def assemble(study: Study, measured: Sequence[Planned], results: Path) -> Assemb
     }
     before = _checkpoints_before(study, measured)
     cells = []
-    for task, each in zip(tasks, measured, strict=True):
+    for each, task in zip(measured, tasks, strict=True):
         earlier = before.get(task.checkpoint.name)
         for window in task.windows:
             known = earlier and (files.get((earlier[0], window)) or files[earlier])
             cells.append(_cell(study, each, task.cell_path(window), window, known))
     notes = tuple(f"{', '.join(names)}: {warning}" for warning, names in warnings.items())
     drawn = [task.axes_path for task in tasks if not task.checkpoint.counterfactual]
-    return Assembled(tuple(cells), files, drawn, notes)
+    return AssembledCells(tuple(cells), files, drawn, notes)
 
 
 def _measure_all(tasks: Sequence[Task]) -> Iterator[str | None]:
@@ -141,14 +141,16 @@ def _measure_all(tasks: Sequence[Task]) -> Iterator[str | None]:
             yield warning
 
 
-def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Planned, tuple[int, ...]]]:
+def wanted_cells(
+    study: Study, measured: Sequence[PlannedCheckpoint]
+) -> Iterator[tuple[PlannedCheckpoint, tuple[int, ...]]]:
     """Each checkpoint with the windows it is measured over.
 
     A checkpoint of the training run: its own window, the common one, and the shorter of the windows of each two
     neighbours, at which they are compared. A counterfactual one: the windows of the comparisons it was made for.
     """
     windows = {each.checkpoint.name: {each.checkpoint.window} for each in measured}
-    run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
+    run = [each.checkpoint for each in without_counterfactual(measured)]
     for checkpoint in run:
         windows[checkpoint.name].add(study.matched_window)
     for a, b in pairwise(run) if study.kind == "training" else ():
@@ -161,7 +163,7 @@ def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Pl
         yield each, tuple(sorted(windows[each.checkpoint.name]))
 
 
-def _checkpoints_before(study: Study, measured: Sequence[Planned]) -> dict[str, tuple[str, int]]:
+def _checkpoints_before(study: Study, measured: Sequence[PlannedCheckpoint]) -> dict[str, tuple[str, int]]:
     """By checkpoint, the cell (name, own window) that its axes are compared with.
 
     The one before it in training; of a counterfactual checkpoint, the earlier of the two it is made of. Heads of
@@ -169,7 +171,7 @@ def _checkpoints_before(study: Study, measured: Sequence[Planned]) -> dict[str, 
     """
     if study.kind != "training":
         return {}
-    run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
+    run = [each.checkpoint for each in without_counterfactual(measured)]
     found = {b.name: (a.name, a.window) for a, b in pairwise(run)}
     for checkpoint in (each.checkpoint for each in measured if each.checkpoint.counterfactual):
         parents = (each for each in run if each.name in (checkpoint.weights_of, checkpoint.rotation_of))
@@ -228,7 +230,7 @@ def _meta(path: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
     return meta
 
 
-def _cell(study: Study, each: Planned, path: Path, window: int, before: Path | None) -> CellData:
+def _cell(study: Study, each: PlannedCheckpoint, path: Path, window: int, before: Path | None) -> CellData:
     meta, checkpoint = store.read_meta(path), each.checkpoint
     real = not checkpoint.counterfactual
     info = CellInfo(
@@ -254,31 +256,29 @@ def _read(path: Path, name: str) -> Array:
     return np.asarray(_Scattered({name: (path, name)})[name], dtype=np.float64)
 
 
-def write_axes(made: Assembled, path: Path) -> None:
+def write_axes(assembled: AssembledCells, path: Path) -> None:
     """The axes of all checkpoints of the training run as one file, one array in memory at a time."""
-    places, entries = {}, []
-    for number, file in enumerate(made.drawn):
+    arrays, entries = {}, []
+    for number, file in enumerate(assembled.drawn):
         meta = store.read_meta(file)
         entries += meta["checkpoints"]
         for name in meta["arrays"]:
-            places[f"{number}.{name.removeprefix('0.')}"] = file, name
-    store.write_tensors(path, _Scattered(places), {"checkpoints": entries})
+            arrays[f"{number}.{name.removeprefix('0.')}"] = file, name
+    store.write_tensors(path, _Scattered(arrays), {"checkpoints": entries})
 
 
 def write_excerpts(
-    study: Study, measured: Sequence[Planned], data: xr.Dataset, results: Path, path: Path
+    study: Study, measured: Sequence[PlannedCheckpoint], data: xr.Dataset, results: Path, path: Path
 ) -> None:
     """Attention on the study's excerpts, of the heads that the report shows; no file where there are no excerpts."""
     from qkscope.checkpoints import load_tokenizer
     from qkscope.corpus import token_file
 
-    found: list[tuple[Planned, ExampleSum, list[tuple[int, int]]]] = []
+    found: list[tuple[PlannedCheckpoint, ExampleSum, list[tuple[int, int]]]] = []
     for each in measured:
-        units = [
-            read_unit(job.path(results), {name: job.keys[name] for name in (FactSum.name, ExampleSum.name)})
-            for job in each.jobs
-            if ExampleSum.name in job.sums
-        ]
+        jobs = [job for job in each.jobs if ExampleSum.name in job.sums]
+        names = (FactSum.name, ExampleSum.name)
+        units = [read_unit(job.path(results), {name: job.keys[name] for name in names}) for job in jobs]
         if units:
             rows = shown_heads(len(each.heads))
             heads = list(zip(each.heads.layer[rows].tolist(), each.heads.head[rows].tolist(), strict=True))
@@ -287,7 +287,7 @@ def write_excerpts(
         return
     everywhere = set.intersection(*(set(heads) for _, _, heads in found))
     chosen_heads = shown(select(data, "own"), [each.checkpoint.name for each, _, _ in found], everywhere)
-    made: dict[str, CheckpointExamples] = {}
+    examples: dict[str, CheckpointExamples] = {}
     spelled: dict[tuple[object, ...], tuple[tuple[str, ...], ...]] = {}
     for each, sums, heads in found:
         # A window shorter than an excerpt cuts it.
@@ -296,10 +296,10 @@ def write_excerpts(
             ids = [row[:n].tolist() for row, n in zip(sums.tokens, sums.lengths, strict=True)]
             spelled[texts] = tuple(spell(tokenizer, some) for some in ids)
         rows = np.array([heads.index(head) for head in chosen_heads], dtype=np.int64)
-        made[each.checkpoint.name] = CheckpointExamples(
+        examples[each.checkpoint.name] = CheckpointExamples(
             tuple(chosen_heads), sums.select(rows), spelled[texts]
         )
-    write_examples(path, made)
+    write_examples(path, examples)
 
 
 class _Scattered(dict[str, Any]):
@@ -322,7 +322,7 @@ def program_digest(*parts: str) -> str:
     return store.short_digest([[str(path.relative_to(package)), store.file_digest(path)] for path in program])
 
 
-def made_from(study: Study, planned: Sequence[Planned], results: Path, notes: object) -> str:
+def made_from(study: Study, planned: Sequence[PlannedCheckpoint], results: Path, notes: object) -> str:
     """A digest of everything that decides the tables, figures and report: study, units, warnings and the program."""
     parts = {
         "study": dump_study(study, {}),
@@ -340,10 +340,13 @@ PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers"
 
 
 def provenance(
-    plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str, int], findings: Sequence[Finding]
+    plan: Plan,
+    measured: Sequence[PlannedCheckpoint],
+    unmeasured: Mapping[str, int],
+    findings: Sequence[Finding],
 ) -> dict[str, Any]:
     """Where the numbers came from: versions, commits, texts, missing checkpoints, warnings."""
-    planned = [each for each in measured if not each.checkpoint.counterfactual]
+    planned = without_counterfactual(measured)
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
     first = planned[0].corpus
     return {

@@ -60,7 +60,7 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UnitOutcome:
     """The result of a unit. `data` are the bytes of its files if the worker could not write them itself."""
 
     seconds: float
@@ -80,7 +80,7 @@ class Worker:
             import_libraries()
         return WorkerFacts(socket.gethostname(), agreed_versions(), Path(token).is_file())
 
-    def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
+    def do(self, job: Job, documents: Sequence[Document], results: str | None) -> UnitOutcome:
         """Measure a unit and write it below `results`, or return its bytes if `results` is None."""
         started = time.monotonic()
         data, error, disk = None, "", False
@@ -93,7 +93,7 @@ class Worker:
             error, disk = f"{socket.gethostname()}: {raised}", True
         except Exception as raised:
             error = in_words(raised)
-        return Outcome(time.monotonic() - started, error, disk, data)
+        return UnitOutcome(time.monotonic() - started, error, disk, data)
 
 
 @dataclass
@@ -220,7 +220,7 @@ class RayEngine:
                 self._queue.fail(worker.job, why := too_long(worker.job, self._timeout))
                 self._report_failed(worker.job, why)
 
-    def _finished(self, job: Job, outcome: Outcome) -> None:
+    def _finished(self, job: Job, outcome: UnitOutcome) -> None:
         if outcome.data is not None:
             write_sums(job.path(self._results), outcome.data)
         unmark(job.path(self._results))
@@ -286,9 +286,8 @@ def _import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise EngineError(
-            "the ray engine needs Ray, which is not installed: pip install 'qkscope[dist]'"
-        ) from error
+        missing = "the ray engine needs Ray, which is not installed: pip install 'qkscope[dist]'"
+        raise EngineError(missing) from error
     return ray
 
 
@@ -305,14 +304,9 @@ def _connect(ray: Any) -> bool:
         else:
             ray.init(address="local", include_dashboard=False, **options)
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        place = (
-            f"no Ray cluster responds at RAY_ADDRESS={address}"
-            if address
-            else "Ray cannot be started on this machine"
-        )
-        raise EngineError(
-            f"{place}: {in_words(error)}; start one with `ray start --head`, or unset RAY_ADDRESS"
-        ) from error
+        at = f"no Ray cluster responds at RAY_ADDRESS={address}"
+        what = f"{at if address else 'Ray cannot be started on this machine'}: {in_words(error)}"
+        raise EngineError(f"{what}; start one with `ray start --head`, or unset RAY_ADDRESS") from error
     return True
 
 
@@ -350,8 +344,6 @@ def _cause(error: Exception, short_of_memory: bool) -> str:
     """Why workers die while they start, and what to do."""
     if short_of_memory:
         return "Ray ended them because their node is out of memory; stop other programs there, or use another node"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    return (
-        f"{last}; is qkscope {agreed_versions()['qkscope']} with the extra `capture` installed on every node?"
-    )
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    version = agreed_versions()["qkscope"]
+    return f"{lines[-1].strip()}; is qkscope {version} with the extra `capture` installed on every node?"

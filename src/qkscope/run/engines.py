@@ -74,13 +74,10 @@ class SubprocessMeasurer(UnitMeasurer):
         except WorkerDiedError as error:
             self.end()
             if error.code == -signal.SIGKILL:
-                raise MemoryShortError(
-                    "its process was killed, probably because the machine ran out of memory"
-                ) from error
-            raise EngineError(
-                f"the process measuring group {job.group} ended with exit code {error.code}, possibly a crash in "
-                "a library"
-            ) from error
+                killed = "its process was killed, probably because the machine ran out of memory"
+                raise MemoryShortError(killed) from error
+            ended = f"the process measuring group {job.group} ended with exit code {error.code}"
+            raise EngineError(f"{ended}, possibly a crash in a library") from error
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess()
@@ -141,10 +138,9 @@ class Tally:
         self._done_tokens += job.tokens
         rate = self._done_tokens / max(time.monotonic() - self._started, 1e-9)
         left = (self._tokens - self._done_tokens) / max(rate, 1e-9)
-        self.bar.done(
-            f"[{self._done_units}/{self._units}] {job}: {job.tokens:,} tokens in {seconds:.1f} s"
-            + (f", about {duration(left)} left" if self._done_units < self._units else "")
-        )
+        later = f", about {duration(left)} left" if self._done_units < self._units else ""
+        count = f"[{self._done_units}/{self._units}]"
+        self.bar.done(f"{count} {job}: {job.tokens:,} tokens in {seconds:.1f} s{later}")
         self._waiting[job.name] -= 1
         if not self._waiting[job.name]:
             self._on_checkpoint(job.name)

@@ -17,7 +17,7 @@ from qkscope.checkpoints.doctor import Finding, contradicting_configs, identical
 from qkscope.checkpoints.files import live_record
 from qkscope.checkpoints.revisions import PLAIN, parse_revision
 from qkscope.measures.jackknife import jackknife
-from qkscope.run.plan import Planned
+from qkscope.run.plan import PlannedCheckpoint, without_counterfactual
 from qkscope.run.units import read_unit
 from qkscope.study import Checkpoint, Study
 from qkscope.sums import FactSum, MomentSum, PathSum
@@ -54,17 +54,15 @@ def inspect_study(
     """
     # Checkpoints that were measured while they trained may have no weights.
     saved = {each.name: each.source for each in checkpoints if live_record(each.source) is None}
-    found = identical_weights(saved)
-    found += contradicting_configs(
-        {each.name: each.source for each in (checkpoints if configured is None else configured)}
-    )
-    return found + (out_of_order(checkpoints) if study.kind == "training" else [])
+    described = {each.name: each.source for each in (checkpoints if configured is None else configured)}
+    order = out_of_order(checkpoints) if study.kind == "training" else []
+    return [*identical_weights(saved), *contradicting_configs(described), *order]
 
 
-def inspect_results(measured: Sequence[Planned], results: Path, data: xr.Dataset) -> list[Finding]:
+def inspect_results(measured: Sequence[PlannedCheckpoint], results: Path, data: xr.Dataset) -> list[Finding]:
     """What is suspicious about measured checkpoints: their tokens, sums and numbers."""
-    planned = [each for each in measured if not each.checkpoint.counterfactual]
-    found = []
+    planned = without_counterfactual(measured)
+    found: list[Finding] = []
     for each in planned:
         job = each.jobs[0]  # one group shows as much as all
         names = [sums.name for sums in (FactSum, MomentSum, PathSum) if sums.name in job.keys]
@@ -141,11 +139,11 @@ def inspect_unit(checkpoint: str, unit: Unit) -> list[Finding]:
     """Heads whose queries or keys are the same for every token, and heads that are equal to each other."""
     constant: list[str] = []
     equal: list[str] = []
-    places = {"q": (unit.heads.layer, unit.heads.head), "k": (unit.heads.keys[:, 0], unit.heads.keys[:, 1])}
-    paths = {"q": unit.path_q, "k": unit.path_k}
-    for kind, moments in zip("qk", window(unit, unit.windows[-1]), strict=True):
-        layers, numbers = places[kind]
-        path, word = paths[kind], {"q": "query", "k": "key"}[kind]
+    q, k = window(unit, unit.windows[-1])
+    for word, moments, path, layers, numbers in (
+        ("query", q, unit.path_q, unit.heads.layer, unit.heads.head),
+        ("key", k, unit.path_k, *unit.heads.keys.T),
+    ):
         for layer in np.unique(layers).tolist():
             rows = np.flatnonzero(layers == layer)
             part, rotation = moments.select(rows), unit.rotations.get(layer)
@@ -229,7 +227,7 @@ def not_finite(data: xr.Dataset) -> list[Finding]:
     return found
 
 
-def other_frequencies(planned: Sequence[Planned], data: xr.Dataset) -> list[Finding]:
+def other_frequencies(planned: Sequence[PlannedCheckpoint], data: xr.Dataset) -> list[Finding]:
     """Layers whose measured wavelengths are not those of the configuration."""
     found = []
     for each in planned:
@@ -238,24 +236,18 @@ def other_frequencies(planned: Sequence[Planned], data: xr.Dataset) -> list[Find
             continue
         expected = np.sort(2 * np.pi / np.array(each.frequencies))
         waves = np.sort(here["wavelength"].transpose("head", "pair").to_numpy(), axis=1)  # NaN last
-
-        def agree(measured: Array, expected: Array = expected) -> bool:
-            measured = measured[np.isfinite(measured)]
-            alike = len(measured) == len(expected)
-            return alike and np.allclose(measured, expected, rtol=OTHER_WAVELENGTH)
-
         rotate = (here["rope"] == 1).to_numpy()
-        other = rotate & ~np.array([agree(row) for row in waves], dtype=bool)
+        alike = np.isfinite(waves).sum(axis=1) == len(expected)
+        if alike.any():
+            known = waves[alike, : len(expected)]
+            alike[alike] = np.isclose(known, expected, rtol=OTHER_WAVELENGTH).all(axis=1)
+        other = rotate & ~alike
         if other.any():
             layers = [str(layer) for layer in np.unique(here["layer"].to_numpy()[other]).tolist()]
             parameters = json.loads(each.rotation).get("rope_parameters") or {}
-            settings = ", ".join(
-                f"{n} {value}" for n, value in parameters.items() if not isinstance(value, dict)
-            )
-            seen = (
-                f"{name}: layers {some(layers, 6)} rotate with other frequencies than config.json describes "
-                f"({settings})"
-            )
+            settings = ", ".join(f"{n} {x}" for n, x in parameters.items() if not isinstance(x, dict))
+            which = f"layers {some(layers, 6)}"
+            seen = f"{name}: {which} rotate with other frequencies than config.json describes ({settings})"
             why = "Loading code that ignores or changes the settings gives wavelengths that its config.json does not"
             action = "Use the measured wavelengths (measures.safetensors), and check the model's own code"
             found.append(Finding("rope", "error", (name,), seen, why, action))
@@ -268,7 +260,7 @@ def _own_cell(data: xr.Dataset, name: str) -> xr.Dataset | None:
     return data.isel(cell=int(cells[0])) if len(cells) else None
 
 
-def worse_than_untrained(planned: Sequence[Planned], data: xr.Dataset) -> list[Finding]:
+def worse_than_untrained(planned: Sequence[PlannedCheckpoint], data: xr.Dataset) -> list[Finding]:
     """Trained checkpoints whose loss is above that of step 0, or else of guessing all tokens alike, ln(vocabulary)."""
     if "loss" not in data:
         return []
@@ -296,8 +288,8 @@ def worse_than_untrained(planned: Sequence[Planned], data: xr.Dataset) -> list[F
 def same_numbers(data: xr.Dataset) -> list[Finding]:
     """Checkpoints whose numbers, over the same window and documents, are the same in every head."""
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    names = ("r_q", "r_k", "explained_variance")
-    values = np.stack([data[name].isel(sample=0).to_numpy() for name in names])  # (3, cells, heads)
+    compared = ("r_q", "r_k", "explained_variance")
+    values = np.stack([data[name].isel(sample=0).to_numpy() for name in compared])  # (3, cells, heads)
     for cell in np.flatnonzero(data["own"].to_numpy()).tolist():
         if np.isfinite(values[0, cell]).any():
             texts, settings, width = (data[name].values[cell] for name in ("texts", "settings", "window"))
@@ -306,16 +298,11 @@ def same_numbers(data: xr.Dataset) -> list[Finding]:
     def same(a: int, b: int) -> bool:
         return np.allclose(values[:, b], values[:, a], rtol=0, atol=SAME_NUMBERS, equal_nan=True)
 
-    groups = [group for cells in alike.values() for group in _alike(cells, same)]
-    checkpoints = [[str(data["checkpoint"].values[cell]) for cell in group] for group in groups]
-    return [
-        Finding(
-            "identical",
-            "error",
-            tuple(group),
-            f"{names_of(group)} have the same numbers in every head on the same documents",
-            "They have the same weights, in files that may differ: at most one is the checkpoint its name says",
-            "Leave out all but the right one, or ask the publisher for the right files",
-        )
-        for group in checkpoints
-    ]
+    found = []
+    for group in (group for cells in alike.values() for group in _alike(cells, same)):
+        names = [str(data["checkpoint"].values[cell]) for cell in group]
+        seen = f"{names_of(names)} have the same numbers in every head on the same documents"
+        why = "They have the same weights, in files that may differ: at most one is the checkpoint its name says"
+        action = "Leave out all but the right one, or ask the publisher for the right files"
+        found.append(Finding("identical", "error", tuple(names), seen, why, action))
+    return found

@@ -21,7 +21,7 @@ from qkscope.results.lock import Claim, claimed
 from qkscope.results.tables import ABLATION
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import (
-    Assembled,
+    AssembledCells,
     assemble,
     made_from,
     provenance,
@@ -31,7 +31,16 @@ from qkscope.run.assemble import (
 )
 from qkscope.run.engines import Engine, Tally, open_engine
 from qkscope.run.inspection import inspect_results, inspect_study
-from qkscope.run.plan import Plan, Planned, controls, holding, needed, pinned, plan_study
+from qkscope.run.plan import (
+    Plan,
+    PlannedCheckpoint,
+    controls,
+    holding,
+    needed,
+    pinned,
+    plan_study,
+    without_counterfactual,
+)
 from qkscope.run.status import Shard, Status, parse_shard, shard_plans, split, status, write_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
@@ -83,26 +92,23 @@ def run(
         say(f"left out: {name}: {why}")
     try:
         with store.clear_errors(results), claimed(results, study.name, str(part) if part else None) as claim:
-            place = open_engine(engine, study)
+            opened = open_engine(engine, study)
             try:
                 if part is not None:
-                    return _run_shard(study, results, place, part, replace)
-                loaded, problem = run_claimed(study, results, place, claim, replace, figures)
+                    return _run_shard(study, results, opened, part, replace)
+                loaded, problem = run_claimed(study, results, opened, claim, replace, figures)
                 if problem:
                     raise StudyError(problem)
                 return loaded
             finally:
-                place.close()
+                opened.close()
     except KeyboardInterrupt:
-        again = (
-            f"qkscope run {study_path}"
-            + (f" --out {out}" if out else "")
-            + (f" --shard {shard}" if shard else "")
-            + (" --replace" if replace else "")
-        )
-        raise KeyboardInterrupt(
-            f"interrupted; finished units are kept in {results / UNITS}. To continue: {again}"
-        ) from None
+        again = f"qkscope run {study_path}"
+        again += f" --out {out}" if out else ""
+        again += f" --shard {shard}" if shard else ""
+        again += " --replace" if replace else ""
+        message = f"interrupted; finished units are kept in {results / UNITS}. To continue: {again}"
+        raise KeyboardInterrupt(message) from None
 
 
 def run_claimed(
@@ -112,9 +118,10 @@ def run_claimed(
     checkpoints, gaps = _checkpoints(study, results)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
-    real = [each.checkpoint for each in plan.planned if not each.checkpoint.counterfactual]
-    plan.findings.extend(inspect_study(study, real))
-    # What was measured and cannot be read now is judged when the tables are made: other units are done first.
+    plan.findings.extend(
+        inspect_study(study, [each.checkpoint for each in without_counterfactual(plan.planned)])
+    )
+    # What was measured and cannot be read now is judged when the tables are assembled: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs)
     if count := max(shard_plans(results).values(), default=0):
@@ -126,14 +133,12 @@ def run_claimed(
             names = ", ".join(dict.fromkeys(units))
             say(f"shard {number}/{count} is unfinished: measuring its {len(units)} missing units ({names})")
     if extra := [each.name for each in checkpoints if each.counterfactual]:
-        say(
-            f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: "
-            + ", ".join(extra)
-        )
+        names = ", ".join(extra)
+        say(f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: {names}")
     write_plan(results, study.name, plan.jobs, plan.missing)
-    _measure(plan, todo, results, engine, _Partial(plan, todo, results, claim, replace))
+    _measure(plan, todo, results, engine, _partial_reports(plan, todo, results, claim, replace))
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
-    if all(each.checkpoint.counterfactual for each in measured):
+    if not without_counterfactual(measured):
         raise StudyError(_what_is_missing(plan.missing, results))
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
@@ -152,34 +157,31 @@ def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[st
     return checkpoints + counterfactual, gaps
 
 
-class _Partial:
-    """Called when a checkpoint is measured: writes tables and report of those that are, marked as partial."""
+def _partial_reports(
+    plan: Plan, todo: Sequence[Job], results: Path, claim: Claim, replace: bool
+) -> Callable[[str], None]:
+    """A function to call when a checkpoint is measured: it writes tables and report of those that are."""
+    waiting = dict.fromkeys(job.name for job in todo)
+    written = time.monotonic()
 
-    def __init__(self, plan: Plan, todo: Sequence[Job], results: Path, claim: Claim, replace: bool) -> None:
-        self._plan, self._results, self._claim, self._replace = plan, results, claim, replace
-        self._waiting = dict.fromkeys(job.name for job in todo)
-        self._written = time.monotonic()
-
-    def __call__(self, name: str) -> None:
-        del self._waiting[name]
-        if not self._waiting or time.monotonic() - self._written < REFRESH_SECONDS:
+    def on_checkpoint(name: str) -> None:
+        nonlocal written
+        del waiting[name]
+        ready = [each for each in plan.planned if each.checkpoint.name not in waiting]
+        if not waiting or not without_counterfactual(ready) or time.monotonic() - written < REFRESH_SECONDS:
             return
-        plan = self._plan
-        ready = [each for each in plan.planned if each.checkpoint.name not in self._waiting]
-        done, every = (
-            sum(not each.checkpoint.counterfactual for each in part) for part in (ready, plan.planned)
-        )
-        if not done:
-            return
-        missing = dict.fromkeys(self._waiting, "not measured yet")
+        missing = dict.fromkeys(waiting, "not measured yet")
+        done, every = len(without_counterfactual(ready)), len(without_counterfactual(plan.planned))
         note = f"partial: {done} of {every} checkpoints are measured so far"
         part = Plan(plan.study, plan.planned, {**plan.missing, **missing}, [note, *plan.warnings])
         try:
             with quiet():
-                _put_together(part, ready, self._results, self._claim, self._replace, False, False)
+                _put_together(part, ready, results, claim, replace, figures=False, finished=False)
         except QkscopeError as error:  # such as finished numbers that are being measured again
             say(f"no partial report: {in_words(error)}")
-        self._written = time.monotonic()
+        written = time.monotonic()
+
+    return on_checkpoint
 
 
 def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -> None:
@@ -201,11 +203,8 @@ def _problem(plan: Plan, results: Results) -> str:
 
 def _run_shard(study: Study, results: Path, engine: Engine, shard: Shard, replace: bool) -> Status:
     checkpoints, _ = _checkpoints(study, results)
-    mine = {
-        unit
-        for unit, number in split(checkpoints, study.groups, shard.count).items()
-        if number == shard.number
-    }
+    shards = split(checkpoints, study.groups, shard.count)
+    mine = {unit for unit, number in shards.items() if number == shard.number}
     names = {name for name, _ in mine}
     plan = plan_study(study, [each for each in checkpoints if each.name in names], results / TOKENS)
     _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
@@ -214,10 +213,8 @@ def _run_shard(study: Study, results: Path, engine: Engine, shard: Shard, replac
     write_plan(results, study.name, jobs, plan.missing, shard, every)
     todo = needed(plan, results, jobs)
     if not todo:
-        say(
-            f"shard {shard}: nothing to do"
-            + ("" if mine else f" ({len(checkpoints)} checkpoints are too few)")
-        )
+        why = "" if mine else f" ({len(checkpoints)} checkpoints are too few)"
+        say(f"shard {shard}: nothing to do{why}")
     _measure(plan, todo, results, engine)
     if plan.missing:
         raise StudyError(_what_is_missing(plan.missing, results))
@@ -251,7 +248,7 @@ def _measure(
 
 def _put_together(
     plan: Plan,
-    measured: Sequence[Planned],
+    measured: Sequence[PlannedCheckpoint],
     results: Path,
     claim: Claim,
     replace: bool,
@@ -261,22 +258,21 @@ def _put_together(
     """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
     from qkscope.results import load_results
 
-    planned = [each for each in measured if not each.checkpoint.counterfactual]
     computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]
     notes = [plan.warnings, plan.findings, plan.missing, versions(), computed]
     digest = made_from(plan.study, measured, results, notes if figures else [*notes, "without figures"])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
         return load_results(results)
-    holds = holding(plan.study, planned)
+    holds = holding(plan.study, measured)
     owner.refuse_other(results, holds, replace=replace, unread=plan.missing)
     say(f"merging {sum(len(each.jobs) for each in measured)} units")
-    made = assemble(plan.study, measured, results)
-    for warning in made.warnings:
+    assembled = assemble(plan.study, measured, results)
+    for warning in assembled.warnings:
         say(f"warning: {warning}")
-    plan.warnings += made.warnings
+    plan.warnings += assembled.warnings
     with manifest.replacing_set(results, digest, holds.record(), claim.require) as folder:
-        _write(plan, measured, made, results, folder)
+        _write(plan, measured, assembled, results, folder)
     loaded = load_results(results)
     try:
         with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
@@ -291,7 +287,9 @@ def _put_together(
     return loaded
 
 
-def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Path, folder: Path) -> None:
+def _write(
+    plan: Plan, measured: Sequence[PlannedCheckpoint], assembled: AssembledCells, results: Path, folder: Path
+) -> None:
     """The dataset and the tables made from it, into an empty folder."""
     from qkscope.results.aggregate import scalars
     from qkscope.results.dataset import NAME, read_dataset
@@ -300,17 +298,17 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Pa
     from qkscope.stats.attribution import causes
 
     study = plan.study
-    order = [each.checkpoint.name for each in measured if not each.checkpoint.counterfactual]
+    order = [each.checkpoint.name for each in without_counterfactual(measured)]
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
-    heads = write_tables(folder, made.cells, order, limits)
+    heads = write_tables(folder, assembled.cells, order, limits)
     steps = order if study.kind == "training" else []
     data = read_dataset(folder / NAME)
     seen = inspect_results(measured, results, data)
     new = [finding for finding in seen if not any(finding.repeats(other) for other in plan.findings)]
     for finding in new:
         say(str(finding))
-    store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
-    write_axes(made, folder / "axes.safetensors")
+    store.write_csv(folder / "causes.csv", causes(data, steps, limits, assembled.same_axis))
+    write_axes(assembled, folder / "axes.safetensors")
     write_excerpts(study, measured, data, results, folder / examples.NAME)
     bad = heads["bad_q"] + heads["bad_k"] > 0
     lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}

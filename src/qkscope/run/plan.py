@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCheckpoint:
     """A checkpoint that can be measured, with its units (one per group that has documents)."""
 
     checkpoint: Checkpoint
@@ -72,7 +72,7 @@ class Plan:
     """All checkpoints of a study: those that can be measured, and why the others cannot."""
 
     study: Study
-    planned: list[Planned] = field(default_factory=list)
+    planned: list[PlannedCheckpoint] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -85,6 +85,11 @@ class Plan:
         """What a unit reads: the documents of its group."""
         corpus = next(p.corpus for p in self.planned if p.checkpoint.name == job.name)
         return group_documents(corpus, job.group, self.study.groups)
+
+
+def without_counterfactual(planned: Iterable[PlannedCheckpoint]) -> list[PlannedCheckpoint]:
+    """The checkpoints of the training run."""
+    return [each for each in planned if not each.checkpoint.counterfactual]
 
 
 def pinned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -116,12 +121,10 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
             continue
         plan.planned.append(planned)
     if not plan.planned and plan.missing:
-        lines = [f"  {name}: {why}" for name, why in plan.missing.items()]
+        lines = [f"\n  {name}: {why}" for name, why in plan.missing.items()]
         reasons = set(plan.missing.values())
-        alike = len(reasons) == 1
-        raise StudyError(
-            "no checkpoint can be measured:" + (f" {reasons.pop()}" if alike else "\n" + "\n".join(lines))
-        )
+        why = "".join(lines) if len(reasons) > 1 else f" {reasons.pop()}"
+        raise StudyError(f"no checkpoint can be measured:{why}")
     found = [warning for corpus in texts.by_digest.values() for warning in corpus_warnings(study, corpus)]
     for planned in plan.planned:
         warning = planned.architecture.window_warning(planned.checkpoint.window)
@@ -148,7 +151,7 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job]) -> list[Job]:
     return todo
 
 
-def holding(study: Study, planned: Iterable[Planned]) -> Holding:
+def holding(study: Study, planned: Iterable[PlannedCheckpoint]) -> Holding:
     """What a results folder holds once these checkpoints are measured; counterfactual ones follow from them."""
     parts = {
         each.checkpoint.name: Part(
@@ -188,9 +191,9 @@ class _Texts:
         from qkscope.checkpoints import load_tokenizer
         from qkscope.corpus import load_corpus, token_file
 
-        key = (source.tokenizer, None) if source.tokenizer else (source.model, source.revision)
         tokens = token_file(self._study.corpus)
-        key = (str(tokens), None) if tokens else key
+        own = str(tokens) if tokens else source.tokenizer
+        key = (own, None) if own else (source.model, source.revision)
         if key not in self._by_tokenizer:
             tokenizer = None if tokens else load_tokenizer(source)
             corpus = load_corpus(self._study.corpus, tokenizer, max(self._study.windows), self._cache)
@@ -206,14 +209,14 @@ def unfilled_windows(study: Study, corpus: Corpus) -> Iterator[tuple[int, str]]:
     longest = max((len(document.tokens) for document in corpus.documents), default=0)
     for i, window in enumerate(study.windows):
         if corpus.filled(window) == 0:
-            yield (
-                i,
+            what = (
                 f"no document fills the window of {window} tokens: the longest of {len(corpus.documents):,} has "
-                f"{longest:,}; give longer texts or remove this window from the study",
+                f"{longest:,}; give longer texts or remove this window from the study"
             )
+            yield i, what
 
 
-def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Planned:
+def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> PlannedCheckpoint:
     from qkscope.checkpoints import load_config, resolve, rotation_settings
     from qkscope.checkpoints.rope import frequencies
 
@@ -253,7 +256,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         if (documents := group_documents(corpus, group, study.groups))
     ]
     described = None if depends_on_length(config, sys.maxsize) else frequencies(config)
-    return Planned(
+    return PlannedCheckpoint(
         checkpoint,
         resolved.commit,
         architecture,
@@ -269,26 +272,26 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
 def _sums(study: Study, checkpoint: Checkpoint, documents: list[Document]) -> dict[str, dict[str, Any]]:
     """The sums of a unit with these documents. Of optional measures, counterfactual checkpoints have the loss only."""
     sampling = {"keys": study.plasticity.keys, "documents": study.plasticity.documents, "seed": study.seed}
-    parameters: dict[str, dict[str, Any]] = {"keys": sampling}
-    names = study.optional_measures
-    groups = chosen([name for name in names if name == "loss"] if checkpoint.counterfactual else names)
-    found = {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
+    names = [name for name in study.optional_measures if name == "loss" or not checkpoint.counterfactual]
+    found = {
+        name: sum_settings(kind, sampling if name == "keys" else {})
+        for name, kind in sums_for(chosen(names)).items()
+    }
     shown = study.kind == "training" and any(document.index < study.examples for document in documents)
     if shown and not checkpoint.counterfactual:
         found[ExampleSum.name] = sum_settings(ExampleSum, {"documents": study.examples})
     return found
 
 
-def _check_same_architecture(plan: Plan, planned: Planned) -> None:
+def _check_same_architecture(plan: Plan, planned: PlannedCheckpoint) -> None:
     """Checkpoints of one training run have one shape: anything else is another model's folder."""
     if not plan.planned:
         return
-    first = plan.planned[0]
-    names = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim")
+    first, shape = plan.planned[0], ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim")
     differ = [
-        f"{name} {getattr(planned.architecture, name)} instead of {getattr(first.architecture, name)}"
-        for name in names
-        if getattr(planned.architecture, name) != getattr(first.architecture, name)
+        f"{name} {found} instead of {expected}"
+        for name in shape
+        if (found := getattr(planned.architecture, name)) != (expected := getattr(first.architecture, name))
     ]
     if differ:
         raise StudyError(
@@ -307,11 +310,11 @@ def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
         found.append(
             f"only {count} documents for {study.groups} groups: standard errors use {count} groups of one document"
         )
-    for window in study.windows:
-        filled = corpus.filled(window)
-        if filled < min(study.groups, count):
-            found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
-    return found
+    return found + [
+        f"only {filled} of {count} documents fill the window of {window} tokens"
+        for window in study.windows
+        if (filled := corpus.filled(window)) < min(study.groups, count)
+    ]
 
 
 # A folder's name may have 255 bytes; those of two checkpoints can be longer.

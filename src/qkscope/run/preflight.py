@@ -1,12 +1,12 @@
 """Checks of a study before a model is loaded: mistakes, warnings, suspicious checkpoints and its cost.
 
-On this machine configurations, names of weights files, tokenizers and texts are looked at; on the hub names of files
-and configurations. A hub that cannot be reached is reported once, at once, and is no mistake of the study.
+On this machine configurations, names of weights files, tokenizers and texts are checked; on the hub names of files and
+configurations. A hub that cannot be reached is reported once, at once, and is no mistake of the study.
 """
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,11 +51,11 @@ class Preflight:
 
 
 @dataclass
-class _Found:
+class _Checks:
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    looked: dict[str, Looked] = field(default_factory=dict)
+    configured: dict[str, ConfiguredCheckpoint] = field(default_factory=dict)
     corpus: Corpus | None = None
 
     def check(self, loc: Loc, look: Callable[[], object]) -> bool:
@@ -77,30 +77,29 @@ def preflight(path: Path | str) -> Preflight:
     if study is None:
         return Preflight(tuple(wrong))
     left_out = {} if wrong else left_out_of(path)
-    found = _Found(warnings=[f"left out: {name}: {why}" for name, why in left_out.items()])
+    found = _Checks(warnings=[f"left out: {name}: {why}" for name, why in left_out.items()])
     if find_spec("transformers") is None:
         found.warnings.append("models were not checked: that needs pip install 'qkscope[capture]'")
     elif not wrong:
         whole = sources(study)
         here = [each for each in whole if Path(each.source.model).exists()]
         there = _look_at_hub(study, whole, found)
-        ends = there if len(there) <= MOST_LOOKED else list(_ends(there))
-        checkpoints = [each for each in whole if each in here or each in ends]
+        some = there if len(there) <= MOST_LOOKED else _ends(there)
+        checkpoints = [each for each in whole if each in here or each in some]
         _look_at_checkpoints(study, checkpoints, found)
         found.warnings += controls(study, checkpoints if len(checkpoints) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
-        readable = [each for each in whole if each.name in found.looked or each in there]
-        found.findings += inspect_study(
-            study, readable, [each for each in readable if each.name in found.looked]
-        )
+        readable = [each for each in whole if each.name in found.configured or each in there]
+        configured = [each for each in readable if each.name in found.configured]
+        found.findings += inspect_study(study, readable, configured)
     # A mistake that several checkpoints share is reported for the first of them only.
     first = {mistake.what: mistake for mistake in reversed(found.mistakes)}
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, [*first.values()][::-1]))
-    price = "" if mistakes else cost(study, found.looked, found.corpus)
+    price = "" if mistakes else cost(study, found.configured, found.corpus)
     return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
 
 
-def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Found) -> None:
+def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> None:
     from qkscope.checkpoints import load_config
     from qkscope.checkpoints.files import require_files
 
@@ -110,7 +109,7 @@ def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found:
         architecture = read_architecture(config)
         heads = heads_of(study, checkpoint, architecture)
         check_windows(config, checkpoint.rings(study.windows))
-        found.looked[checkpoint.name] = Looked(config, architecture, heads)
+        found.configured[checkpoint.name] = ConfiguredCheckpoint(config, architecture, heads)
         warning = architecture.window_warning(checkpoint.window)
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
@@ -122,29 +121,31 @@ def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found:
             found.warnings.append(f"not checked: {each.name} ({error})")
 
 
-def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Found) -> None:
+def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Checks) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
     from qkscope.checkpoints import load_tokenizer
     from qkscope.corpus import load_corpus, token_file
 
     tokens = token_file(study.corpus)
-    places: dict[str, Checkpoint] = {}
+    users_of: dict[str, Checkpoint] = {}
     for each in checkpoints:
-        place = str(tokens) if tokens else each.source.tokenizer or each.source.model
+        tokenizer_name = str(tokens or each.source.tokenizer or each.source.model)
         # A name with an owner is a hub's.
-        if Path(place).exists() or "/" not in place:
-            places.setdefault(place, each)
+        if Path(tokenizer_name).exists() or "/" not in tokenizer_name:
+            users_of.setdefault(tokenizer_name, each)
     # Missing texts are reported elsewhere; those on the hub are not downloaded.
     readable = all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
     vocabularies: dict[str, Mapping[str, int]] = {}
-    for each in places.values():
+    for each in users_of.values():
         loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
         try:
             tokenizer = None if tokens else load_tokenizer(each.source)
             if tokenizer is not None:
                 vocabularies[each.name] = tokenizer.get_vocab()
-                if each.name in found.looked:
-                    found.findings += other_vocabulary(each.name, tokenizer, found.looked[each.name].config)
+                if each.name in found.configured:
+                    found.findings += other_vocabulary(
+                        each.name, tokenizer, found.configured[each.name].config
+                    )
             if found.corpus is not None or not readable:
                 continue
             loc = ("corpus",)
@@ -163,7 +164,7 @@ def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Foun
 MOST_LOOKED = 12
 
 
-def _look_at_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Found) -> list[Checkpoint]:
+def _look_at_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> list[Checkpoint]:
     """Are the repositories, revisions, tokenizers and texts on the hub there? Returns the checkpoints that are."""
     from qkscope.checkpoints import find_tokenizer
     from qkscope.corpus.texts import files_on_hub
@@ -175,8 +176,8 @@ def _look_at_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Found)
         present = [each for repo in repositories for each in _present(repo, there, found)]
         users = [*present, *(each for each in checkpoints if each not in there)]
         tokenizers = {each.source.tokenizer or each.source.model: each for each in reversed(users)}
-        for place, each in reversed(tokenizers.items()):
-            if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
+        for tokenizer_name, each in reversed(tokenizers.items()):
+            if _is_hubs(tokenizer_name) and (each.source.tokenizer or each.source.path is None):
                 loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
                 found.check(loc, partial(find_tokenizer, each.source))
         for text in texts:
@@ -194,7 +195,7 @@ def _is_hubs(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
-def _present(repo: str, there: Sequence[Checkpoint], found: _Found) -> Iterator[Checkpoint]:
+def _present(repo: str, there: Sequence[Checkpoint], found: _Checks) -> Iterator[Checkpoint]:
     """The checkpoints of a repository whose revisions are there. One request lists all branches and tags."""
     members = [each for each in there if each.source.model == repo]
     known: set[str | None] = {None}
@@ -207,11 +208,12 @@ def _present(repo: str, there: Sequence[Checkpoint], found: _Found) -> Iterator[
             yield each
 
 
-def _ends(checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def _ends(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The first and the last checkpoint of every phase."""
-    for _, members in groupby(checkpoints, key=lambda each: (each.source.model, each.phase)):
-        phase = list(members)
-        yield from phase[:: max(1, len(phase) - 1)][:2]
+    phases = [
+        list(members) for _, members in groupby(checkpoints, lambda each: (each.source.model, each.phase))
+    ]
+    return [each for phase in phases for each in (phase[0], phase[-1])]
 
 
 # Of the speed of a large matrix product, what a pass reaches: 0.7 to 0.9 was measured with 135 M parameters
@@ -221,7 +223,7 @@ SIDE = 1024
 
 
 @dataclass(frozen=True)
-class Looked:
+class ConfiguredCheckpoint:
     """A checkpoint by its configuration."""
 
     config: Any
@@ -229,7 +231,9 @@ class Looked:
     heads: HeadIndex
 
 
-def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
+def cost(
+    study: Study, configured: Mapping[str, ConfiguredCheckpoint] | None = None, corpus: Corpus | None = None
+) -> str:
     """As text. Only local files are read: the RoPE settings of a hub model are known when it is run."""
     checkpoints = sources(study)
     local = all(Path(each.source.model).exists() for each in checkpoints)
@@ -248,7 +252,7 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
     if study.examples and study.kind == "training":
         excerpts = count(study.examples, "short excerpt")
         lines.append(f"the report will show {excerpts} of the texts (examples: 0 shows none)")
-    known = looked or {}
+    known = configured or {}
     if corpus is not None and all(each.name in known for each in checkpoints):
         lines.append(_disk_and_time(study, [*checkpoints, *extra], known, corpus))
     return "\n".join(lines)
@@ -274,7 +278,7 @@ def filled_groups(study: Study, corpus: Corpus | None) -> int:
 
 
 def _disk_and_time(
-    study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, Looked], corpus: Corpus
+    study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, ConfiguredCheckpoint], corpus: Corpus
 ) -> str:
     size, operations = 0, 0.0
     groups = filled_groups(study, corpus)
@@ -299,9 +303,4 @@ def pass_operations(config: Any, architecture: Architecture, lengths: Iterable[i
 def matrix_speed() -> float:
     """Operations a second of a float32 matrix product here, from the best of three."""
     square = np.ones((SIDE, SIDE), dtype=np.float32)
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        square @ square
-        seconds.append(time.perf_counter() - started)
-    return 2 * SIDE**3 / min(seconds)
+    return 2 * SIDE**3 / min(timeit.repeat(lambda: square @ square, number=1, repeat=3))

@@ -43,7 +43,7 @@ _PATH = re.compile(r"(?<![\w.:/~-])(?:~|[A-Za-z]:)?/(?:[^\s/:'\",;()]+/)+([^\s/:
 
 
 def push(
-    results: Path | str, place: str, *, private: bool = False, space: bool = False, examples: bool = False
+    results: Path | str, address: str, *, private: bool = False, space: bool = False, examples: bool = False
 ) -> str:
     """Publish a results folder as the dataset `hub:owner/name`; the address of the commit.
 
@@ -51,7 +51,7 @@ def push(
     report becomes the page of a static Space, in one commit that deletes nothing. Excerpts of the texts are left out,
     also of the report, unless `examples` is true.
     """
-    folder, repo = Path(results), repository(place)
+    folder, repo = Path(results), repository(address)
     found = checked_set(folder)
     if space and "report.html" not in found.drawn:
         raise StoreError(f"{folder}: no finished report.html", f"run `qkscope report {folder}`, then push")
@@ -139,41 +139,43 @@ def stage(folder: Path, found: Manifest, staged: Path, examples: bool = False) -
     _read_all(staged)
 
 
-def fetch_results(place: str, into: Path | str = "results") -> Path:
+def fetch_results(address: str, into: Path | str = "results") -> Path:
     """A folder with the published results at `hub:owner/name`: `into/.hub/OWNER--NAME@COMMIT`, for qkscope alone."""
-    repo = repository(place)
+    repo = repository(address)
     listing = hub.list_files(repo, kind="dataset", sizes=True)
     if not re.fullmatch(r"[0-9a-f]{40,64}", listing.commit):
-        raise HubError(f"{place}: its commit is {listing.commit[:80]!r}, expected 40 hexadecimal digits")
-    found = _published(place, listing)
+        raise HubError(f"{address}: its commit is {listing.commit[:80]!r}, expected 40 hexadecimal digits")
+    found = _published(address, listing)
     names = [*found.tables, *found.drawn] if found else [n for n in listing.files if KNOWN.fullmatch(n)]
     if "qk.csv" not in names:
         raise HubError(
-            f"{place}: no qk.csv among its {len(listing.files)} files; expected a dataset written by `qkscope push`"
+            f"{address}: no qk.csv among its {len(listing.files)} files; expected a dataset written by `qkscope push`"
         )
-    _check_amount(place, listing, names, found)
+    _check_amount(address, listing, names, found)
     source = hub.fetch(listing, [*names, *([manifest.NAME] if found else [])])
     if source.name != listing.commit:
-        raise HubError(f"{place}: was pushed again while it was being downloaded; run the same command again")
+        raise HubError(
+            f"{address}: was pushed again while it was being downloaded; run the same command again"
+        )
     if found:
         names.append(manifest.NAME)
         if wrong := next(manifest.all_problems(source, found), None):
-            raise HubError(f"{place}: {wrong}; ask its owner to push it again")
+            raise HubError(f"{address}: {wrong}; ask its owner to push it again")
     folder = Path(into) / CACHE / f"{repo.replace('/', '--')}@{listing.commit[:12]}"
     _put(source, names, folder, found)
     return folder
 
 
-def local(place: Path | str) -> Path:
+def local(address: Path | str) -> Path:
     """A results folder or table as it is, or a copy of the one on the hub."""
-    return fetch_results(str(place)) if on_hub(place) else Path(place)
+    return fetch_results(str(address)) if on_hub(address) else Path(address)
 
 
-def repository(place: str) -> str:
+def repository(address: str) -> str:
     """`owner/name` of `hub:owner/name`."""
-    repo, folder = split_address(place)
+    repo, folder = split_address(address)
     if folder:
-        raise HubError(f"{place!r}: expected hub:owner/name")
+        raise HubError(f"{address!r}: expected hub:owner/name")
     return repo
 
 
@@ -291,65 +293,52 @@ def _pushed_before(there: hub.Listing) -> list[str]:
     return sorted({*found.tables, *found.drawn} & set(there.files)) if found else []
 
 
-def _published(place: str, listing: hub.Listing) -> Manifest | None:
+def _published(address: str, listing: hub.Listing) -> Manifest | None:
     """The manifest of a dataset, with names that can be put into a folder; None if it has none."""
     if manifest.NAME not in listing.files:
         return None
     if listing.sizes.get(manifest.NAME, 0) > MANIFEST_BYTES:
-        raise HubError(f"{place}: its {manifest.NAME} has more than {MANIFEST_BYTES:,} bytes")
+        raise HubError(f"{address}: its {manifest.NAME} has more than {MANIFEST_BYTES:,} bytes")
     try:
         found = manifest.read_manifest(hub.fetch(listing, [manifest.NAME]))
     except StoreError as error:
-        raise HubError(f"{place}: {error.found}; ask its owner to push it again") from error
+        raise HubError(f"{address}: {error.found}; ask its owner to push it again") from error
     for name in (*found.tables, *found.drawn) if found else ():
         hidden = any(part.startswith(".") for part in name.split("/"))
         if hidden or not hub.is_safe(name) or name not in listing.files:
             raise HubError(
-                f"{place}: its {manifest.NAME} lists {name!r}, which is missing from the dataset or not a "
+                f"{address}: its {manifest.NAME} lists {name!r}, which is missing from the dataset or not a "
                 "valid file name; ask its owner to push it again"
             )
     return found
 
 
-def _check_amount(place: str, listing: hub.Listing, names: Sequence[str], found: Manifest | None) -> None:
+def _check_amount(address: str, listing: hub.Listing, names: Sequence[str], found: Manifest | None) -> None:
     """Refuse more files or bytes than any study has, and files of another size than the manifest says."""
     entries = {**found.tables, **found.drawn} if found else {}
     for name, entry in entries.items():
-        size = entry[0]
-        if listing.sizes.get(name, size) != size:
+        if listing.sizes.get(name, entry.size) != entry.size:
             raise HubError(
-                f"{place}: {name} has {listing.sizes[name]:,} bytes, but {manifest.NAME} says {size:,}; ask "
+                f"{address}: {name} has {listing.sizes[name]:,} bytes, but {manifest.NAME} says {entry.size:,}; ask "
                 "its owner to push it again"
             )
-    sizes = {name: listing.sizes.get(name, entries.get(name, (0,))[0]) for name in names}
-    if len(names) > MOST_FILES or sum(sizes.values()) > MOST_BYTES:
+    known = {**{name: entry.size for name, entry in entries.items()}, **listing.sizes}
+    total = sum(known.get(name, 0) for name in names)
+    if len(names) > MOST_FILES or total > MOST_BYTES:
         raise HubError(
-            f"{place}: {len(names):,} files of {sum(sizes.values()):,} bytes, expected at most {MOST_FILES:,} of "
-            f"{MOST_BYTES:,}; nothing was downloaded"
+            f"{address}: {len(names):,} files of {total:,} bytes, expected at most {MOST_FILES:,} of {MOST_BYTES:,}; "
+            "nothing was downloaded"
         )
 
 
 def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | None) -> None:
-    """Copy files into a folder of the cache: all at once if it is new, else what is missing or damaged.
+    """Copy what is missing or damaged into a folder of the cache.
 
     The folder belongs to one commit, so nothing of another set can be in it. What was drawn there since stays.
     """
-    if not folder.exists():
-        with store.clear_errors(folder), store.staging(folder.parent) as staged:
-            whole = staged / "set"
-            for name in names:
-                _copy(source / name, whole / name)
-            try:
-                whole.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # else another process was faster
-                    raise
+    tables = found.tables if found else {}
     for name in names:
-        wrong = (
-            found is not None
-            and name in found.tables
-            and any(manifest.problems(folder, {name: found.tables[name]}))
-        )
+        wrong = name in tables and any(manifest.problems(folder, {name: tables[name]}))
         if wrong or not (folder / name).is_file():
             with store.replacing(folder / name) as temporary:
                 _copy(source / name, temporary)

@@ -102,12 +102,8 @@ class Status:
                 notes.append(f"{self.unmeasured[name]} heads have NaN or infinite values and are unmeasured")
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
-        lines = [
-            f"{self.state}" + (":" if self.state != "finished" else ""),
-            *self.failures,
-            *self.unfinished,
-        ]
-        table.caption = Text("\n".join(lines))
+        state = self.state if self.state == "finished" else f"{self.state}:"
+        table.caption = Text("\n".join([state, *self.failures, *self.unfinished]))
         table.caption_justify = "left"
         return table
 
@@ -146,9 +142,15 @@ def write_plan(
         }
         for (checkpoint, folder, group), job in units.items()
     ]
-    path = shard.plan_path(results) if shard else results / UNITS / PLAN
+    shards = results / "shards"
+    path = shards / f"plan-{shard.number}-of-{shard.count}.json" if shard else results / UNITS / PLAN
     store.write_json(path, {"study": study, "units": rows, "missing": dict(missing)})
-    clear_shards(results, keep_count=shard.count if shard else 0)
+    for other, count in shard_plans(results).items():
+        if shard is None or count != shard.count:
+            other.unlink(missing_ok=True)
+    if shard is None:
+        with suppress(OSError):  # not there, or not empty
+            shards.rmdir()
 
 
 def status(folder: Path | str, verify: bool = False) -> Status:
@@ -238,9 +240,8 @@ def _read_plan(path: Path) -> dict[str, Any]:
     try:
         return _PlanFile.model_validate(store.read_json(path)).model_dump()
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise StoreError(f"{path}: damaged ({what}); run the study again to rewrite it") from error
+        why = store.in_short(error)
+        raise StoreError(f"{path}: damaged ({why}); run the study again to rewrite it") from error
 
 
 def _state(path: Path, row: Mapping[str, Any], verify: bool) -> tuple[str, str]:
@@ -295,9 +296,6 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def plan_path(self, results: Path) -> Path:
-        return results / "shards" / f"plan-{self.number}-of-{self.count}.json"
-
 
 def parse_shard(text: str) -> Shard:
     match = re.fullmatch(r"\s*([0-9]{1,6})\s*/\s*([0-9]{1,6})\s*", text)
@@ -321,9 +319,8 @@ def shard_of(checkpoint: int, group: int, checkpoints: int, count: int) -> int:
 
 def split(checkpoints: Sequence[Checkpoint], groups: int, count: int) -> dict[tuple[str, int], int]:
     """The number of the shard that measures each unit (checkpoint, group)."""
-    total = len(checkpoints)
     return {
-        (checkpoint.name, group): shard_of(i, group, total, count)
+        (checkpoint.name, group): shard_of(i, group, len(checkpoints), count)
         for i, checkpoint in enumerate(checkpoints)
         for group in range(groups)
     }
@@ -334,13 +331,3 @@ def shard_plans(results: Path) -> dict[Path, int]:
     paths = sorted((results / "shards").glob("plan-*.json"))
     found = {path: re.fullmatch(r"plan-[0-9]{1,6}-of-([0-9]{1,6})\.json", path.name) for path in paths}
     return {path: int(match[1]) for path, match in found.items() if match}
-
-
-def clear_shards(results: Path, keep_count: int) -> None:
-    """Remove the plans of shards, except those of a split into `keep_count`, and their folder if it is empty then."""
-    for path, count in shard_plans(results).items():
-        if count != keep_count:
-            path.unlink(missing_ok=True)
-    folder = results / "shards"
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()

@@ -37,6 +37,9 @@ Tick = Callable[[int], None]
 SumFiles = dict[str, bytes]
 """The bytes of a unit's files by the names of their sums."""
 
+SumKey = Mapping[str, Any]
+"""Everything that determines the content of a sum's file, or a part of it."""
+
 # Part of every key: raise it when capture or the layout of files changes. Each sum has a version of its own besides.
 CAPTURE_VERSION = 7
 
@@ -64,9 +67,9 @@ class Job:
     group: int
     source: Resolved
     """The checkpoint, and the bytes it stood for when it was planned."""
-    key: Mapping[str, Any]
+    key: SumKey
     """The part of the key that all sums of the unit share."""
-    sums: Mapping[str, Mapping[str, Any]]
+    sums: Mapping[str, SumKey]
     """Which sums, by name, and what each adds to the key: its version and its parameters."""
     heads: HeadIndex
     rings: tuple[int, ...]
@@ -82,7 +85,7 @@ class Job:
         return [sum_path(self.path(results), name) for name in self.sums]
 
     @property
-    def keys(self) -> dict[str, Mapping[str, Any]]:
+    def keys(self) -> dict[str, SumKey]:
         """The whole key of each sum."""
         return sum_keys(self.key, self.sums)
 
@@ -98,9 +101,7 @@ def sum_path(unit: Path, name: str) -> Path:
     return unit / f"{name}.safetensors"
 
 
-def sum_keys(
-    common: Mapping[str, Any], sums: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Mapping[str, Any]]:
+def sum_keys(common: SumKey, sums: Mapping[str, SumKey]) -> dict[str, SumKey]:
     return {name: {**common, "sum": name, **own} for name, own in sums.items()}
 
 
@@ -114,12 +115,11 @@ def documents_digest(documents: Sequence[Document], window: int) -> str:
     digest = hashlib.blake2b(digest_size=20)
     for document in documents:
         tokens = document.tokens[:window].astype("<i4")
-        digest.update(f"{document.index}|{len(tokens)}|".encode())
-        digest.update(tokens.tobytes())
+        digest.update(f"{document.index}|{len(tokens)}|".encode() + tokens.tobytes())
     return digest.hexdigest()
 
 
-def why_stale(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+def why_stale(found: SumKey, wanted: SumKey) -> str | None:
     """In which parts the key of a file differs from the expected one; None if it does not."""
     reasons = []
     for part in wanted:
@@ -132,7 +132,7 @@ def why_stale(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None
     return "; ".join(reasons) or None
 
 
-def missing_sums(unit: Path, keys: Mapping[str, Mapping[str, Any]], verify: bool = True) -> dict[str, str]:
+def missing_sums(unit: Path, keys: Mapping[str, SumKey], verify: bool = True) -> dict[str, str]:
     """Of the sums with these keys, those that have to be measured and why: "" if there is no file.
 
     With `verify`, all bytes of the files are checked, otherwise only their headers.
@@ -142,11 +142,10 @@ def missing_sums(unit: Path, keys: Mapping[str, Mapping[str, Any]], verify: bool
     # Facts first: the others are checked against them.
     for name in sorted(keys, key=lambda name: name != FactSum.name):
         path = sum_path(unit, name)
-        if not path.exists():
-            found[name] = ""
-            continue
+        stale: str | None = ""
         try:
-            stale = why_stale(key_of(path), keys[name])
+            if path.exists():
+                stale = why_stale(key_of(path), keys[name])
             if stale is None and verify:
                 read = read_sum(path, keys[name], facts)
                 facts = read if isinstance(read, FactSum) else facts
@@ -166,7 +165,7 @@ def in_words_missing(missing: Mapping[str, str], wanted: Collection[str]) -> str
     return "; ".join(reasons)
 
 
-def key_of(path: Path) -> Mapping[str, Any]:
+def key_of(path: Path) -> SumKey:
     """The key in the header of a sum's file."""
     key = store.read_meta(path).get("key")
     if not isinstance(key, dict):
@@ -174,7 +173,7 @@ def key_of(path: Path) -> Mapping[str, Any]:
     return key
 
 
-def read_sum(path: Path, key: Mapping[str, Any], facts: FactSum | None) -> Sum | None:
+def read_sum(path: Path, key: SumKey, facts: FactSum | None) -> Sum | None:
     """The sum at `path`, if it is whole and the one that `key` asks for.
 
     Without the facts of its unit, only the bytes of another sum can be checked: None.
@@ -197,7 +196,7 @@ def read_sum(path: Path, key: Mapping[str, Any], facts: FactSum | None) -> Sum |
     return read
 
 
-def read_unit(unit: Path, keys: Mapping[str, Mapping[str, Any]]) -> Unit:
+def read_unit(unit: Path, keys: Mapping[str, SumKey]) -> Unit:
     """The unit in the folder `unit`, if the sums with these keys are all there and whole."""
     facts = read_sum(sum_path(unit, FactSum.name), keys[FactSum.name], None)
     if not isinstance(facts, FactSum):
@@ -227,37 +226,6 @@ def write_sums(unit: Path, files: SumFiles) -> None:
         store.write_bytes(sum_path(unit, name), files[name])
 
 
-def in_smaller_passes(
-    job: Job,
-    documents: Sequence[Document],
-    on_tokens: Tick,
-    do: Callable[[Job, Sequence[Document], Tick], SumFiles],
-) -> SumFiles:
-    """What `do` makes of a job; if memory runs short, again in passes of half the tokens, down to one document.
-
-    The sums of a unit are the same for any size of its passes, up to the rounding of their last digits.
-    """
-    longest = max(min(len(document.tokens), job.rings[-1]) for document in documents)
-    while True:
-        counted = 0
-
-        def count(tokens: int) -> None:
-            nonlocal counted
-            counted += tokens
-            on_tokens(tokens)
-
-        try:
-            return do(job, documents, count)
-        except MemoryShortError as error:
-            if job.batch_tokens <= longest:
-                raise
-            say(f"warning: {job}: {error}; trying again in smaller passes")
-        # Outside the handler, which holds what the pass had made.
-        on_tokens(-counted)
-        job = smaller(job)
-        _free()
-
-
 def smaller(job: Job) -> Job:
     """The same unit in passes of half the tokens."""
     tokens = min(job.batch_tokens, job.tokens)
@@ -267,8 +235,7 @@ def smaller(job: Job) -> Job:
 def _free() -> None:
     """Free unused memory."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
@@ -290,8 +257,30 @@ class UnitMeasurer:
         self._probe: Any = None
 
     def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
-        """The bytes of the files of the job's sums."""
-        return in_smaller_passes(job, documents, on_tokens, self._in_passes_of)
+        """The bytes of the files of the job's sums.
+
+        If memory runs short, it is measured again in passes of half the tokens, down to one document. The sums of a
+        unit are the same for any size of its passes, up to the rounding of their last digits.
+        """
+        longest = max(min(len(document.tokens), job.rings[-1]) for document in documents)
+        while True:
+            counted = 0
+
+            def count(tokens: int) -> None:
+                nonlocal counted
+                counted += tokens
+                on_tokens(tokens)
+
+            try:
+                return self._in_passes_of(job, documents, count)
+            except MemoryShortError as error:
+                if job.batch_tokens <= longest:
+                    raise
+                say(f"warning: {job}: {error}; trying again in smaller passes")
+            # Outside the handler, which holds what the pass had made.
+            on_tokens(-counted)
+            job = smaller(job)
+            _free()
 
     def _in_passes_of(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         return dump_unit(self.measure(job, documents, on_tokens), job)
@@ -370,10 +359,8 @@ def clear_marks(done: Iterable[Path]) -> None:
 
 def mark_failed(path: Path, text: str) -> None:
     """Record a failure, unless the disk itself failed."""
-    try:
+    with suppress(StoreError):
         store.write_text(path.with_suffix(".failed"), text)
-    except StoreError:
-        return
 
 
 def in_words(error: BaseException) -> str:

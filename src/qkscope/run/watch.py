@@ -46,7 +46,7 @@ RECORDS = "checkpoints"
 
 
 @dataclass
-class Watched:
+class WatchState:
     """What a watch has found so far.
 
     numbers    by checkpoint, those of its heads together
@@ -67,9 +67,8 @@ class Watched:
 
         known = [name for each in self.numbers.values() for name in each]
         columns = [name for end in SHOWN for name in dict.fromkeys(known) if name.rpartition("/")[2] == end]
-        table = Table(
-            title=Text(f"{self.folder}"), caption=Text("\n".join(self.alarms)), caption_justify="left"
-        )
+        alarms = Text("\n".join(self.alarms))
+        table = Table(title=Text(str(self.folder)), caption=alarms, caption_justify="left")
         for column in ("checkpoint", *columns, "state"):
             table.add_column(column, justify="left" if column in ("checkpoint", "state") else "right")
         for name, numbers in self.numbers.items():
@@ -81,24 +80,20 @@ class Watched:
 
 
 def watch(
-    place: Path | str, out: Path | str | None = None, until: int | None = None, poll: float = POLL_SECONDS
-) -> Watched:
+    path: Path | str, out: Path | str | None = None, until: int | None = None, poll: float = POLL_SECONDS
+) -> WatchState:
     """Measure the checkpoints of a study, or of a folder, as they are written; keeps tables and report current.
 
     Returns when a checkpoint of step `until` or later was measured or could not be; without `until`, it goes on until
     it is interrupted. A checkpoint that is deleted after it was measured stays in the results. A folder gets a study
     file with the settings of `qkscope init`, `watch.yaml` in the results folder.
     """
-    place = Path(place)
-    folder = Path(out) if out is not None else None
-    if place.is_dir():
-        folder = folder or Path("results") / place.resolve().name
-        study_path = _study_of(place, folder, poll)
-    else:
-        study_path = place
-        folder = folder or Path("results") / _study(place).name
+    path = Path(path)
+    name = path.resolve().name if path.is_dir() else _study(path).name
+    folder = Path(out) if out is not None else Path("results") / name
+    study_path = _study_of(path, folder, poll) if path.is_dir() else path
     with store.clear_errors(folder), claimed(folder, study_path.stem) as claim:
-        found = Watched(folder)
+        found = WatchState(folder)
         marks: dict[str, FileMarks] = {}
         failed: dict[str, FileMarks | None] = {}
         with _shown(found) as show:
@@ -214,14 +209,10 @@ def _recorded(
     path, record = checkpoint.source.path, records / checkpoint.folder
     if path is None or not path.is_dir() or entry.gguf_file:
         return entry
-    own = entry.model_copy(
-        update={"folder": str(record.resolve()), "model": None, "revision": None, "name": checkpoint.name}
-    )
-    about = {
-        "phase": phase,
-        "entry": own.model_dump(exclude_none=True),
-        "files": list(map(list, marks or ())),
-    }
+    changes = {"folder": str(record.resolve()), "model": None, "revision": None, "name": checkpoint.name}
+    own = entry.model_copy(update=changes)
+    files = [list(mark) for mark in marks or ()]
+    about = {"phase": phase, "entry": own.model_dump(exclude_none=True), "files": files}
     known = store.read_json(record / LIVE) if (record / LIVE).exists() else None
     if known is None or known["files"] != about["files"]:
         commit = digest(path, checkpoint.source)
@@ -234,7 +225,7 @@ def _recorded(
     return own
 
 
-def _measure(part: Study, claim: Claim, found: Watched) -> Collection[str]:
+def _measure(part: Study, claim: Claim, found: WatchState) -> Collection[str]:
     """Run the study; note numbers, alarms and problems. The names of checkpoints that cannot be measured."""
     names = [each.name for each in sources(part)]
     engine = open_engine("local", part)
@@ -257,7 +248,7 @@ def _measure(part: Study, claim: Claim, found: Watched) -> Collection[str]:
     return missing.keys()
 
 
-def _note(found: Watched, results: Results) -> None:
+def _note(found: WatchState, results: Results) -> None:
     own = results.own()
     values = scalars(own)
     for i, name in enumerate(own["checkpoint"].to_numpy().tolist()):
@@ -273,7 +264,7 @@ def _note(found: Watched, results: Results) -> None:
 
 
 @contextmanager
-def _shown(found: Watched) -> Iterator[Any]:
+def _shown(found: WatchState) -> Iterator[Any]:
     """A table that is kept current on a terminal; elsewhere lines are printed as things happen."""
     if not sys.stderr.isatty():
         yield lambda: None

@@ -38,8 +38,7 @@ from qkscope.store import write_csv
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import merge_all
-from qkscope.sums.path import SINK
-from qkscope.sums.path import Path as HeadPath
+from qkscope.sums.path import SINK, PathSum
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit, window
 
@@ -55,7 +54,7 @@ DOCUMENTS, DRAWS = 16, 3
 
 
 @dataclass(frozen=True)
-class Ablated:
+class AblationResult:
     """`table` has a row per set of heads and part: see `docs/ablation.md` for its columns."""
 
     table: pd.DataFrame
@@ -63,17 +62,16 @@ class Ablated:
     def __str__(self) -> str:
         line = "{:<16} {:<34} {:>6} {:>18} {:>18}".format
         lines = [line("without", "in heads", "heads", "nats per token", "random heads")]
-        for row in self.table.to_dict("records"):
-            costs = [_with_error(row[name], row[f"{name}_se"]) for name in ("delta", "random")]
-            lines.append(line(row["part"], row["heads"], row["n_heads"], *costs))
+        for row in self.table.itertuples():
+            costs = _with_error(row.delta, row.delta_se), _with_error(row.random, row.random_se)
+            lines.append(line(row.part, row.heads, row.n_heads, *costs))
         first = self.table.iloc[0]
-        lines += [
-            "",
+        about = (
             f"{first['checkpoint']}: loss {first['loss']:.3f} nats per token as it is; {first['documents']} documents, "
             f"{first['tokens']:,} tokens. ± is one standard error over documents, of random heads over "
-            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers.",
-        ]
-        return "\n".join(lines)
+            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers."
+        )
+        return "\n".join([*lines, "", about])
 
 
 def _with_error(value: float, se: float) -> str:
@@ -84,7 +82,7 @@ def _with_error(value: float, se: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _AblationTask:
     """A model with its documents, those that give the mean vectors apart from those that are scored."""
 
     name: str
@@ -98,7 +96,7 @@ class _Task:
 
 
 def ablate(
-    place: Results | Path | str | Any,
+    source: Results | Path | str | Any,
     *,
     heads: Sequence[str] = (),
     parts: Sequence[str] = PARTS,
@@ -117,10 +115,10 @@ def ablate(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
-) -> Ablated:
+) -> AblationResult:
     """What a model loses, in nats per token, without one part of its scores in some heads.
 
-    place       a results folder (its last checkpoint, or `checkpoint`), or a model: in memory, hub id, folder or file
+    source      a results folder (its last checkpoint, or `checkpoint`), or a model: in memory, hub id, folder or file
     heads       sets of heads: `top:27:share_position`, `class:positional`, `layer:3`, `L4H2,L5H0`, `all`, ... (default:
                 each class of scores)
     parts       position, query_position, key, match, sink or head (the whole head: uniform attention)
@@ -132,16 +130,18 @@ def ablate(
     """
     if unknown := [part for part in parts if part not in PARTS]:
         raise TableError(f"part {unknown[0]!r}; expected some of {', '.join(PARTS)}")
-    results = place if isinstance(place, Results) else None
-    if isinstance(place, str | Path) and (Path(place) / NAME).is_file():
-        results = load_results(place)
+    results = source if isinstance(source, Results) else None
+    if isinstance(source, str | Path) and (Path(source) / NAME).is_file():
+        results = load_results(source)
     if results is None:
         reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-        subject = Subject.of(place, tokenizer, revision, dtype=dtype, device=device, **reading)
+        subject = Subject.of(source, tokenizer, revision, dtype=dtype, device=device, **reading)
         window = max_length or subject.window
         spec = corpus_spec(text_paths, 2 * documents, seed)
         found, _ = read_documents(subject, window, texts, spec, [])
-        task = _Task(subject.name, subject.identity(), subject, window, *_halves(found, documents), None)
+        task = _AblationTask(
+            subject.name, subject.identity(), subject, window, *_halves(found, documents), None
+        )
     else:
         task = _study_task(results, checkpoint, max_length, documents, dtype=dtype, device=device)
     table = _run(task, heads, parts, draws, seed, batch_tokens)
@@ -151,7 +151,7 @@ def ablate(
         from qkscope.run.pipeline import redraw
 
         redraw(results, _joined(results.ablation, table))
-    return Ablated(table)
+    return AblationResult(table)
 
 
 def _study_task(
@@ -161,7 +161,7 @@ def _study_task(
     documents: int,
     dtype: str,
     device: str | None,
-) -> _Task:
+) -> _AblationTask:
     from qkscope.capture.architecture import read_architecture
     from qkscope.checkpoints import load_config, load_tokenizer, resolve
     from qkscope.corpus import load_corpus
@@ -189,7 +189,7 @@ def _study_task(
     matched = results.matched_heads if window == results.timeline.matched_window else None
     table = results.heads if matched is None else matched
     heads = table[table["model"] == name]
-    return _Task(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
+    return _AblationTask(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
 
 
 def _halves(documents: Sequence[Document], most: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -202,7 +202,7 @@ def _halves(documents: Sequence[Document], most: int) -> tuple[Sequence[Document
 
 
 def _run(
-    task: _Task, heads: Sequence[str], parts: Sequence[str], draws: int, seed: int, batch_tokens: int
+    task: _AblationTask, heads: Sequence[str], parts: Sequence[str], draws: int, seed: int, batch_tokens: int
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -250,7 +250,7 @@ def _run(
         return np.asarray(nats(Ablation(part, by_layer, means, windows))[0] - base)
 
     rows = []
-    passes = len(parts) * sum(1 + len(beside[text]) for text in sets)
+    passes = len(parts) * (len(sets) + sum(map(len, beside.values())))
     tokens = 1 + sum(min(len(document.tokens), width) for document in task.scored)
     with progress(f"Ablating {task.name}", tokens * (passes + 1)) as bar:
         base, counts = nats()
@@ -269,7 +269,7 @@ def _run(
     return pd.DataFrame(rows)[list(ABLATION_COLUMNS)]
 
 
-def _units(task: _Task, model: Any, layers: Sequence[int], width: int, **options: Any) -> list[Unit]:
+def _units(task: _AblationTask, model: Any, layers: Sequence[int], width: int, **options: Any) -> list[Unit]:
     """Sums of all heads over the documents that give the mean vectors; in groups where they also give the table."""
     shape = task.subject.architecture
     pairs = [(layer, head) for layer in layers for head in range(shape.q_heads[layer])]
@@ -280,7 +280,7 @@ def _units(task: _Task, model: Any, layers: Sequence[int], width: int, **options
 
 
 def _known_rotations(unit: Unit, layers: Sequence[int], family: str) -> dict[int, Rotation]:
-    """Refuse layers whose rotation is not known before the first pass that changes scores."""
+    """The rotations of layers; refuses those where it is not known, before the first pass that changes scores."""
     found = {layer: rotation for layer in layers if (rotation := unit.rotations[layer]) is not None}
     if unknown := [layer for layer in layers if layer not in found]:
         raise CaptureError(
@@ -295,13 +295,8 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotati
     """m(t) of a layer's heads: R_t mu_b(t) of queries; of keys about their mean, kbar + R_t mu_b(t)."""
     heads = units[0].heads
     rows_q, rows_k = np.flatnonzero(heads.layer == layer), np.flatnonzero(heads.keys[:, 0] == layer)
-    q, k = (
-        reduce(HeadPath.merge, [path.window(width) for path in paths if path is not None]).select(rows)
-        for paths, rows in (
-            ([unit.path_q for unit in units], rows_q),
-            ([unit.path_k for unit in units], rows_k),
-        )
-    )
+    paths = reduce(PathSum.merge, [unit.get(PathSum).window(width) for unit in units])
+    q, k = paths.q.select(rows_q), paths.k.select(rows_k)
     late = merge_all([window(unit, width, skip_sink=True, rows=(rows_q, rows_k))[1] for unit in units])
     counts = np.sum([unit.counts(width) for unit in units], axis=0)
     about = path_about(k, late.mean_x, rotation, bin_phases(rotation, counts, k.edges))
@@ -313,20 +308,15 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotati
 def _row(cost: Array, others: Sequence[Array], counts: NDArray[np.int64]) -> dict[str, Any]:
     """What a part costs in the chosen heads, in random ones, and the difference; costs (documents,) in nats."""
     delta, se = _per_token(cost, counts)
-    random, spread, above, above_se = math.nan, math.nan, math.nan, math.nan
+    row = {"delta": delta, "delta_se": se, "random": math.nan, "random_se": math.nan}
+    above, above_se = math.nan, math.nan
     if others:
         each = np.array([_per_token(other, counts)[0] for other in others])
-        random = float(each.mean())
-        spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else math.nan
+        row["random"] = float(each.mean())
+        if len(each) > 1:
+            row["random_se"] = float(each.std(ddof=1) / math.sqrt(len(each)))
         above, above_se = _per_token(cost - np.mean(others, axis=0), counts)
-    return {
-        "delta": delta,
-        "delta_se": se,
-        "random": random,
-        "random_se": spread,
-        "above_random": above,
-        "above_random_se": math.hypot(above_se, spread),
-    }
+    return row | {"above_random": above, "above_random_se": math.hypot(above_se, row["random_se"])}
 
 
 def _per_token(nats: Array, counts: NDArray[np.int64]) -> tuple[float, float]:

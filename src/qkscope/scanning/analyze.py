@@ -26,7 +26,7 @@ from qkscope.progress import progress
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.results.owner import Holding, Part, head_mask, refuse_other
 from qkscope.results.taxonomy import Thresholds, transitions
-from qkscope.scanning.measured import Measured, results_in_memory
+from qkscope.scanning.measured import MeasuredHeads, results_in_memory
 from qkscope.store import short_digest
 from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.sums.head_index import HeadIndex
@@ -34,16 +34,16 @@ from qkscope.sums.moments import Moments
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit
 from qkscope.vectors import (
+    DerotatedSums,
     ModelFolder,
     Rows,
-    Turned,
     document_lengths,
     fetch_vectors,
     find_models,
     infer_ratio,
+    read_derotated,
     read_moments,
     read_rows,
-    read_turned,
     require_keys,
 )
 from qkscope.workers import cores, one_thread_each
@@ -60,7 +60,7 @@ Turn = Rotation | Callable[[int], Rotation]
 
 
 @dataclass(frozen=True, repr=False)
-class Analysis(Measured):
+class Analysis(MeasuredHeads):
     """Stored vectors of all models under one root, measured: one cell per model, as `results`.
 
     `problems` has a line for each head that could not be measured, with the reason.
@@ -77,8 +77,8 @@ class Analysis(Measured):
         """A line a model: heads, mean r_q and r_k, and the share of each class."""
         lines = []
         for model, rows in self.heads.groupby("model", sort=False):
-            counts = rows["class"].value_counts()
-            shares = ", ".join(f"{count / len(rows):.0%} {name}" for name, count in counts.items())
+            counts = rows["class"].value_counts(normalize=True)
+            shares = ", ".join(f"{share:.0%} {name}" for name, share in counts.items())
             means = f"mean r_q {rows['r_q'].mean():.3f}, mean r_k {rows['r_k'].mean():.3f}"
             lines.append(f"{model}: {len(rows)} heads, {means}; {shares}")
         return "\n".join(lines)
@@ -113,17 +113,21 @@ def analyze(
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation, tuple(measures))
-    holds = _holding(Path(root).name, models, ratios, settings)
+    parts = {
+        model.name: Part(weights=_files_digest(model, ratio), heads=head_mask(model.queries))
+        for model, ratio in zip(models, ratios, strict=True)
+    }
+    held = [*measures, *(["anatomy"] if rotation else [])]
+    holds = Holding("analysis", Path(root).name, parts, (), held, components, {"groups": groups})
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
     cells, problems = [], []
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
-            heads = HeadIndex.of(model.queries, ratio)
-            numbers = _measure_model(model, heads, settings, bar.advance)
+            numbers = _measure_model(model, ratio, settings, bar.advance)
             cells.append(CellData.of(CellInfo(model.name, numbers.window, groups=numbers.groups), numbers))
             problems += _unmeasured(model, numbers)
-            bar.done(f"{model.name}: {len(heads)} heads")
+            bar.done(f"{model.name}: {len(model.queries)} heads")
     results = results_in_memory(cells, Path(root).name, Path(out or root))
     results = dataclasses.replace(results, thresholds=thresholds or Thresholds())
     found = Analysis(results, cells, holds, problems)
@@ -132,29 +136,18 @@ def analyze(
     return found
 
 
-def _holding(name: str, models: Sequence[ModelFolder], ratios: Sequence[int], settings: _Settings) -> Holding:
-    """What an analysis of these folders leaves."""
-    parts = {
-        model.name: Part(weights=_files_digest(model, ratio), heads=head_mask(model.queries))
-        for model, ratio in zip(models, ratios, strict=True)
-    }
-    measures = [*settings.measures, *(["anatomy"] if settings.rotation else [])]
-    about = {"groups": settings.groups}
-    return Holding("analysis", name, parts, (), measures, settings.components, about)
-
-
 def _files_digest(model: ModelFolder, ratio: int) -> str:
     """Of each file's size and end, where a parquet file says how long its columns are and what they range over."""
     found = []
     for kind, files in (("q", model.queries), ("k", model.keys)):
-        for place, path in sorted(files.items()):
+        for head, path in sorted(files.items()):
             end = b""
             # A file that cannot be read is reported when its vectors are read.
             with suppress(OSError), path.open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - FOOTER))
                 end = size.to_bytes(8, "little") + file.read()
-            found.append([kind, *place, hashlib.blake2b(end, digest_size=20).hexdigest()])
+            found.append([kind, *head, hashlib.blake2b(end, digest_size=20).hexdigest()])
     return short_digest([ratio, found])
 
 
@@ -177,8 +170,9 @@ class _Settings:
         return found if isinstance(found, Rotation) or found is None else found(dim)
 
 
-def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any) -> CellNumbers:
+def _measure_model(model: ModelFolder, ratio: int, settings: _Settings, advance: Any) -> CellNumbers:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
+    heads = HeadIndex.of(model.queries, ratio)
 
     def one(key: int) -> tuple[NDArray[np.int64], CellNumbers]:
         layer, kv_head = (int(i) for i in heads.keys[key])
@@ -195,16 +189,15 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
                     "a query head and its key head must have the same: check --gqa-ratio"
                 )
         rotation = settings.turn(layer, dim)
-        turned = None if rotation is None else _turned(files, key_file, settings.groups, rotation)
+        derotated = None if rotation is None else _derotated(files, key_file, settings.groups, rotation)
         found = []
+        rope = {layer: None if rotation is None else len(rotation.pairs) > 0}
         for i, (row, file, q) in enumerate(zip(rows, files, queries, strict=True)):
-            some = {name: [values[row]] for name, values in heads.to_meta().items()}
-            if rotation is not None:
-                some["rope"] = [int(len(rotation.pairs) > 0)]
+            head = HeadIndex.of([(layer, int(heads.head[row]))], ratio, rope)
             query_rows = read_rows(file, vectors=False)
             width = int(max(query_rows.position.max(), key_rows.position.max())) + 1
-            extra = (turned[i], turned[-1]) if turned else None
-            units = _units(HeadIndex.from_meta(some), width, q, k, rotation, extra)
+            extra = (derotated[i], derotated[-1]) if derotated else None
+            units = _units(head, width, q, k, rotation, extra)
             numbers = measure_cell(Cell.of(units, width, settings.components), settings.measured)
             if "plasticity" in settings.measures:
                 groups = [a for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
@@ -226,11 +219,11 @@ def _units(
     q: Sequence[Moments],
     k: Sequence[Moments],
     rotation: Rotation | None,
-    turned: tuple[Turned, Turned] | None,
+    derotated: tuple[DerotatedSums, DerotatedSums] | None,
 ) -> list[Unit]:
     """One query head and its key head, a unit for each group of documents that has vectors.
 
-    `turned` is what the rotation adds to the moments of the queries and of the keys.
+    `derotated` is what the rotation adds to the moments of the queries and of the keys.
     """
     units, layer, dim = [], int(heads.layer[0]), k[0].M.shape[1]
     for group, (of_q, of_k) in enumerate(zip(q, k, strict=True)):
@@ -240,15 +233,15 @@ def _units(
         facts = FactSum(heads, (width,), (tokens,), {layer: rotation}, {layer: dim**-0.5})
         sink_q = sink_k = Moments.empty(1, dim)
         paths = []
-        if turned is not None:
-            facts = dataclasses.replace(facts, lengths=turned[1].lengths[group])
-            sink_q, sink_k = (each.sinks[group] for each in turned)
-            paths = [PathSum(*(each.paths[group] for each in turned))]
+        if derotated is not None:
+            facts = dataclasses.replace(facts, lengths=derotated[1].lengths[group])
+            sink_q, sink_k = (each.sinks[group] for each in derotated)
+            paths = [PathSum(*(each.paths[group] for each in derotated))]
         units.append(Unit.of(facts, MomentSum((width,), (of_q,), (of_k,), sink_q, sink_k), *paths))
     return units
 
 
-def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotation) -> list[Turned]:
+def _derotated(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotation) -> list[DerotatedSums]:
     """Paths and sinks of query heads and, last, of their key head, which must hold the same documents."""
     every = [*files, key_file]
     lengths = [document_lengths(path) for path in every]
@@ -256,7 +249,7 @@ def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotati
         raise VectorsError(
             f"{key_file}: has other documents than the files of its query heads; expected the same"
         )
-    return [read_turned(path, groups, lengths[-1], rotation) for path in every]
+    return [read_derotated(path, groups, lengths[-1], rotation) for path in every]
 
 
 def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
@@ -312,12 +305,12 @@ def _plasticity(moments: Moments, queries: Rows, keys: Rows, buckets: int) -> Pl
         return Plasticity(np.full((buckets, buckets), np.nan))
     n = np.bincount(queries.bucket, minlength=buckets)
     with np.errstate(invalid="ignore"):
-        places = np.bincount(queries.bucket, queries.position, minlength=buckets) / n
+        positions = np.bincount(queries.bucket, queries.position, minlength=buckets) / n
     means = np.stack(
         [keys.vector[keys.bucket == c].mean(axis=0, dtype=np.float64) for c in np.unique(keys.bucket)]
     )
     one = moments.mean_x[0], float(moments.mean_t[0]), moments.M[0], moments.C[0], float(moments.T[0])
-    line = query_line(int(moments.n[0]), *one, places, means)
+    line = query_line(int(moments.n[0]), *one, positions, means)
     return plasticity(line, _by_bucket(keys, buckets))
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from qkscope.errors import TableError
@@ -33,12 +35,10 @@ _FORMS = (
 
 def choose(text: str, table: pd.DataFrame) -> list[Head]:
     """The heads of `table` (a row per head: layer, head, classes, measures) that a text names, in order."""
-    found = set(_all(table))
-    for term in text.split("&"):
-        found &= set(_term(term.strip(), table))
-    if not found:
+    chosen = _rows(text, table)
+    if not chosen.any():
         raise TableError(f"--heads {text}: no head of the {len(table)} measured ones")
-    return sorted(found)
+    return sorted(_all(table[chosen]))
 
 
 def standard_sets(table: pd.DataFrame) -> list[str]:
@@ -46,13 +46,8 @@ def standard_sets(table: pd.DataFrame) -> list[str]:
     if "score_class" not in table:
         return ["all"]
     populations = ["&rope", "&nope"] if _has_both(table) else [""]
-    there = {
-        f"class:{kind}{which}"
-        for which in populations
-        for kind in table.loc[table["rope"].eq(float(which == "&rope")) | (which == ""), "score_class"]
-    }
-    wanted = [f"class:{kind}{which}" for which in populations for kind in SCORE_CLASSES]
-    return [text for text in wanted if text in there] or ["all"]
+    sets = [f"class:{kind}{which}" for which in populations for kind in SCORE_CLASSES]
+    return [text for text in sets if _rows(text, table).any()] or ["all"]
 
 
 def _has_both(table: pd.DataFrame) -> bool:
@@ -81,62 +76,65 @@ def population(chosen: Sequence[Head], table: pd.DataFrame) -> str:
     """RoPE or NoPE where the model has both kinds of layers and all heads are of one; else all, or both."""
     if not _has_both(table):
         return "all"
-    flags = {
-        flag for *head, flag in table[["layer", "head", "rope"]].to_numpy() if tuple(head) in set(chosen)
-    }
-    return {(1.0,): "RoPE", (0.0,): "NoPE"}.get(tuple(flags), "both")
+    flags = table.set_index(["layer", "head"])["rope"].loc[list(chosen)]
+    return "RoPE" if (flags == 1).all() else "NoPE" if (flags == 0).all() else "both"
 
 
-def _term(term: str, table: pd.DataFrame) -> list[Head]:
+def _rows(text: str, table: pd.DataFrame) -> pd.Series:
+    """Which rows of the table a text names."""
+    return reduce(and_, [_term(term.strip(), table) for term in text.split("&")])
+
+
+def _term(term: str, table: pd.DataFrame) -> pd.Series:
+    """Which rows of the table a term names."""
     if term == "all":
-        return _all(table)
+        return table["layer"] >= 0
     if term in ("rope", "nope"):
-        return _all(table[table["rope"] == float(term == "rope")])
+        return table["rope"] == float(term == "rope")
     if _LIST.fullmatch(term):
         return _listed(term, table)
     if found := _LAYERS.fullmatch(term):
-        first, last = int(found[1]), int(found[2] or found[1])
-        return _all(table[table["layer"].between(first, last)])
+        return table["layer"].between(int(found[1]), int(found[2] or found[1]))
     if found := _TOP.fullmatch(term):
         return _extreme(found[1] == "top", int(found[2]), found[3], table)
     kind, _, name = term.partition(":")
     if kind == "role" and name:
         return _of_role(name, table)
     if kind == "class" and name:
-        return _all(table[table[_class_column(name, table)] == name])
+        return table[_class_column(name, table)] == name
     raise TableError(f"--heads: found {term!r}; expected {_FORMS}")
 
 
-def _listed(term: str, table: pd.DataFrame) -> list[Head]:
-    named = [(int(a), int(b)) for a, b in re.findall(r"L(\d+)H(\d+)", term)]
-    if missing := sorted(set(named) - set(_all(table))):
+def _listed(term: str, table: pd.DataFrame) -> pd.Series:
+    measured = "L" + table["layer"].astype(str) + "H" + table["head"].astype(str)
+    named = {f"L{int(layer)}H{int(head)}" for layer, head in re.findall(r"L(\d+)H(\d+)", term)}
+    if missing := sorted(named - set(measured)):
         raise TableError(
-            f"--heads: L{missing[0][0]}H{missing[0][1]} was not measured; there are layers {table['layer'].min()} to "
+            f"--heads: {missing[0]} was not measured; there are layers {table['layer'].min()} to "
             f"{table['layer'].max()} with heads {table['head'].min()} to {table['head'].max()}"
         )
-    return named
+    return measured.isin(named)
 
 
-def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> list[Head]:
+def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> pd.Series:
     bare = name.removeprefix("abs_")
     if bare not in table or table[bare].dtype.kind != "f":
         known = [str(c) for c in table if table[c].dtype.kind == "f" and not str(c).endswith("_se")]
         raise TableError(f"--heads: {name!r} was not measured; measured are {', '.join(known)}")
     values = table[bare].abs() if bare != name else table[bare]
-    order = values.dropna().sort_values(ascending=not largest, kind="stable").index
-    return _all(table.loc[order[:count]])
+    return values.rank(method="first", ascending=not largest) <= count
 
 
-def _of_role(name: str, table: pd.DataFrame) -> list[Head]:
+def _of_role(name: str, table: pd.DataFrame) -> pd.Series:
     """Heads with a role; the column `roles` has all roles of a head, joined by "; "."""
     if "roles" not in table:
         raise TableError(f"--heads: role:{name}: roles of heads were not measured")
     roles = table["roles"].str.split("; ")
-    here = [name in each for each in roles]
-    if not any(here):
-        there = sorted({role for each in roles for role in each if role})
+    here = roles.map(lambda each: name in each)
+    if not here.any():
+        there = sorted(set(roles.explode()) - {""})
         raise TableError(f"--heads: no head of role {name!r}; there are {', '.join(there) or 'none'}")
-    return _all(table[here])
+    return here
 
 
 def _class_column(name: str, table: pd.DataFrame) -> str:

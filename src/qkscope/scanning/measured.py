@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Measured:
+class MeasuredHeads:
     """Numbers of heads, from which figures, claims and reports can be made: `results`.
 
     `holds` is the record of what was measured, of which weights and texts.

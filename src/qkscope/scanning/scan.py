@@ -8,7 +8,7 @@ result.heads                                                             # a Dat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ from qkscope.progress import progress
 from qkscope.results.owner import Holding, held, refuse_other
 from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, too_few_measured, unmeasured_warnings
-from qkscope.scanning.measured import Measured, measured_cell, results_in_memory
+from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_memory
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
 from qkscope.store import write_json
 from qkscope.sums import KeySum
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from qkscope.sums.unit import Unit
 
-# A column of `decides` -> the measure that it averages.
+# A measure that `decides` averages -> its column.
 _PARTS = {
-    "position": "share_position",
-    "key": "share_key",
-    "match": "share_match",
-    "query x position": "share_query_position",
+    "share_position": "position",
+    "share_key": "key",
+    "share_match": "match",
+    "share_query_position": "query x position",
     "score_sd": "score_sd",
     "sink": "sink",
 }
@@ -49,7 +49,7 @@ _TITLES = {"r_q_se": "±", "r_k_se": "±", "explained_variance": "PC0 variance",
 
 
 @dataclass(frozen=True, repr=False)
-class ScanResult(Measured):
+class ScanResult(MeasuredHeads):
     """What one model's heads do: `heads` has a row per head with every measure and its error, `qk` a row per head and
     principal component; `data` is all of it as an xarray dataset with one cell (see `qkscope.results.dataset`).
 
@@ -80,15 +80,8 @@ class ScanResult(Measured):
 
     def _write_facts(self, folder: Path) -> None:
         names = (
-            "model",
-            "origin",
-            "window",
-            "documents",
-            "tokens",
-            "available",
-            "filled",
-            "warnings",
-            "corpus",
+            *("model", "origin", "window", "documents", "tokens"),
+            *("available", "filled", "warnings", "corpus"),
         )
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         facts = {name: getattr(self, name) for name in names}
@@ -101,8 +94,7 @@ class ScanResult(Measured):
         rows = []
         for name, part in self._by_rotation().items():
             measured = part[part["class"] != UNMEASURED]
-            row: dict[str, Any] = {"layers": name, "heads": len(part)}
-            row |= {"r_q": measured["r_q"].mean(), "r_k": measured["r_k"].mean()}
+            row = {"layers": name, "heads": len(part), **measured[["r_q", "r_k"]].mean()}
             row |= {kind: (measured["class"] == kind).mean() for kind in CLASSES}
             if len(measured) < len(part):
                 row[UNMEASURED] = (part["class"] == UNMEASURED).mean()
@@ -117,27 +109,21 @@ class ScanResult(Measured):
         """
         import pandas as pd
 
-        parts = self._by_rotation()
-        parts |= {name: self.heads[self.heads["class"] == name] for name in CLASSES}
-        rows = [
-            {"heads": which} | {short: part[name].mean() for short, name in _PARTS.items()}
-            for which, part in parts.items()
-            if len(part)
-        ]
-        return pd.DataFrame(rows)
+        parts = self._by_rotation() | {name: self.heads[self.heads["class"] == name] for name in CLASSES}
+        rows = {name: part[list(_PARTS)].mean() for name, part in parts.items() if len(part)}
+        return pd.DataFrame(rows).T.rename(columns=_PARTS).rename_axis("heads").reset_index()
 
     def roles(self) -> pd.DataFrame:
         """How many heads have each role beyond noise, and the strongest of them; only roles that some head has."""
         import pandas as pd
 
-        heads = self.heads
         rows = []
-        for role in ROLES if "roles" in heads else ():
-            own = heads[heads["roles"].str.split("; ").map(lambda names, role=role: role.name in names)]
-            best = own.sort_values(role.variable, ascending=False, kind="stable").head(3)
-            named = [f"L{r.layer}H{r.head} {getattr(r, role.variable):.2f}" for r in best.itertuples()]
+        for role in ROLES if "roles" in self.heads else ():
+            has_role = self.heads["roles"].str.split("; ").map(lambda names, role=role: role.name in names)
+            own = self.heads[has_role].sort_values(role.variable, ascending=False, kind="stable")
+            best = [f"L{r.layer}H{r.head} {getattr(r, role.variable):.2f}" for r in own.head(3).itertuples()]
             if len(own):
-                rows.append({"role": role.name, "heads": len(own), "strongest": ", ".join(named)})
+                rows.append({"role": role.name, "heads": len(own), "strongest": ", ".join(best)})
         return pd.DataFrame(rows)
 
     def extremes(self, count: int = 5) -> pd.DataFrame:
@@ -264,7 +250,7 @@ def scan(
     texts       a list of texts or of token id lists (default: `text_paths`, else the Python standard library)
     text_paths  text files or folders; at most `documents` documents are read from files
     max_length  the window: tokens read from each document (default: 2,048, or the model's positions if it has fewer)
-    start       where to start reading long texts from files: at a `random` place drawn from `seed`, or `beginning`
+    start       where to start reading long texts from files: at a `random` position drawn from `seed`, or `beginning`
     chunk       cut texts from files into consecutive documents (default: only a single text)
     heads       "all", a number of heads to sample with `seed`, or (layer, head) pairs
     measures    optional measures: rotation, per_kind, plasticity (stores a sample of keys during the pass)
@@ -283,28 +269,15 @@ def scan(
     setup = prepare(subject, window, texts, spec, heads, groups, include_sliding)
     holds = Holding("scan", subject.name, judged=False)
     if out is not None:
-        settings: dict[str, Any] = {
-            "window": window,
-            "groups": len(setup.groups),
-            "seed": seed,
-            "dtype": dtype,
-        }
-        # Folders of earlier versions record a second setting, which was almost always False.
-        settings |= _vectors(Path(out), None if save_vectors is None else [save_vectors, False, token_str])
+        settings = {"window": window, "groups": len(setup.groups), "seed": seed, "dtype": dtype}
+        settings |= _vectors(Path(out), save_vectors, token_str)
         parts = {subject.name: setup.part()}
         holds = Holding("scan", subject.name, parts, (), list(measures), components, settings)
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
     sample = None if save_vectors is None else _sample(setup, save_vectors, window, seed, token_str)
-    options: dict[str, Any] = {
-        "batch_tokens": batch_tokens,
-        "include_sliding": include_sliding,
-        "save": sample,
-    }
-    kinds = sums_for(chosen(measures)).values()
-    sums: dict[Any, Mapping[str, Any]] = {kind: {"seed": seed} if kind is KeySum else {} for kind in kinds}
-    units = _measure_groups(setup, window, sums=sums, **options)
-    warn(setup.warnings, unknown_rotation_warning(units))
+    options = {"batch_tokens": batch_tokens, "include_sliding": include_sliding, "save": sample}
+    units = _measure_groups(setup, window, measures, seed, **options)
     result = _result(setup, units, window, measures, components, holds)
     if out is not None:
         result.save(out, replace=replace)
@@ -313,17 +286,19 @@ def scan(
     return result
 
 
-def _vectors(out: Path, wanted: list[Any] | None) -> dict[str, Any]:
-    """Which vectors a folder has after a scan: those wanted, else those that it has."""
+def _vectors(out: Path, rate: float | None, token_str: bool) -> dict[str, Any]:
+    """The record of the vectors that a folder has after a scan: those saved now, else those that it has."""
     before = held(out)
     there = before.settings.get("vectors") if before is not None else None
-    if wanted is not None and there is None and (out / "vectors").exists():
+    if rate is None:
+        return {} if there is None else {"vectors": there}
+    if there is None and (out / "vectors").exists():
         raise StoreError(
             f"{out / 'vectors'} exists without a record that a scan wrote it, so it is not overwritten; "
             "choose another folder with --out, or move it away"
         )
-    found = wanted or there
-    return {} if found is None else {"vectors": found}
+    # Folders of earlier versions record a second setting, which was almost always False.
+    return {"vectors": [rate, False, token_str]}
 
 
 def _sample(setup: Setup, rate: float, window: int, seed: int, token_str: bool) -> VectorSample:
@@ -339,11 +314,14 @@ def _sample(setup: Setup, rate: float, window: int, seed: int, token_str: bool) 
     return VectorSample(setup.heads, rate, window, seed=seed, names=names)
 
 
-def _measure_groups(setup: Setup, window: int, **options: Any) -> list[Unit]:
+def _measure_groups(
+    setup: Setup, window: int, measures: Sequence[str], seed: int, **options: Any
+) -> list[Unit]:
     """A unit for each group of documents; `options` are those of `measure`."""
-    name = setup.subject.name
+    name, model = setup.subject.name, setup.subject.load()
+    kinds = sums_for(chosen(measures)).values()
+    options["sums"] = {kind: {"seed": seed} if kind is KeySum else {} for kind in kinds}
     total = sum(min(len(document.tokens), window) for document in setup.documents)
-    model = setup.subject.load()
     probe = Probing(model)
     started = time.monotonic()
     with progress(f"Measuring {name}", total, unit="tokens") as bar:
@@ -351,6 +329,7 @@ def _measure_groups(setup: Setup, window: int, **options: Any) -> list[Unit]:
         units = [measure(model, group, setup.heads, **options) for group in setup.groups]
         seconds = time.monotonic() - started
         bar.done(f"{name}: {total:,} tokens in {seconds:,.1f} s, {total / seconds:,.0f} tokens/s")
+    warn(setup.warnings, unknown_rotation_warning(units))
     return units
 
 

@@ -123,10 +123,8 @@ class Setup:
         dim, groups = subject.architecture.head_dim, len(self.groups)
         needed = (groups + 2) * moments_bytes(len(self.heads) + len(self.heads.keys), dim, 1)
         what = f"measuring {len(self.heads)} heads of {dim} dimensions in {groups} groups"
-        if (
-            source is not None
-            and (source.device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cpu"
-        ):
+        default = "cuda" if torch.cuda.is_available() else "cpu"
+        if source is not None and (source.device or default) == "cpu":
             needed += weights_bytes(subject.config, subject.architecture, source.dtype)
             what = f"loading {subject.name} and {what}"
         check_memory(needed, available_bytes(), what)
@@ -149,11 +147,11 @@ def prepare(
     longest = min(window, max(len(document.tokens) for document in documents))
     hint = ", or measure these layers with --sliding"
     layers = architecture.measured_layers(include_sliding, longest, hint)
-    if isinstance(heads, str) and heads != "all":
-        raise CaptureError(f'heads is {heads!r}: expected "all", a number, or (layer, head) pairs')
-    if isinstance(heads, str | int):
+    if heads == "all" or isinstance(heads, int):
         count = heads if isinstance(heads, int) else None
         pairs = sample_heads(layers, architecture.q_heads, count, spec.seed)
+    elif isinstance(heads, str):
+        raise CaptureError(f'heads is {heads!r}: expected "all", a number, or (layer, head) pairs')
     else:
         pairs = [(int(layer), int(head)) for layer, head in heads]
     index = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
@@ -190,10 +188,10 @@ def read_documents(
             warn(warnings, note)
     longest = max(len(document.tokens) for document in found)
     if longest < window:
-        warn(
-            warnings,
-            f"no document fills the window of {window:,} tokens; the longest of {len(found)} has {longest:,}",
+        few = (
+            f"no document fills the window of {window:,} tokens; the longest of {len(found)} has {longest:,}"
         )
+        warn(warnings, few)
     return found, available
 
 

@@ -99,10 +99,9 @@ class WhatIf:
         width = max(len(name) for name in self.ranking["candidate"])
         for row in self.ranking.itertuples():
             parts = [self._in_words(str(row.candidate), window) for window in self.windows]
-            bound = (
-                f"B(m) < 0 from {row.first_negative:,.0f}" if row.first_negative == row.first_negative else ""
-            )
-            lines.append(f"  {row.candidate:<{width}}  {'   '.join(parts)}   {bound or 'B(m) > 0'}")
+            bound = self.bounds.get(str(row.candidate))
+            sign = "B(m) > 0" if bound is None else f"B(m) < 0 from {bound:,}"
+            lines.append(f"  {row.candidate:<{width}}  {'   '.join(parts)}   {sign}")
         for name, rows in self.wavelengths.groupby("candidate", sort=False):
             if worst := _at_fault(rows):
                 lines.append(f"{name}: {worst}")
@@ -167,37 +166,29 @@ def whatif(
     texts, text_paths, documents, heads, replace, ...  as in `scan`
     """
     from qkscope.checkpoints import load_config
-    from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
+    from qkscope.checkpoints.rope import parse_candidate, parse_layers
 
-    subject, source = None, None
-    if isinstance(model, str | Path):
-        reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-        subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading)
-        source = subject.source
-    if subject is None or source is None:
+    reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    named = isinstance(model, str | Path)
+    subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading) if named else None
+    if subject is None or subject.source is None:
         raise CaptureError("whatif builds the model several times: give its folder, hub name or GGUF file")
-    where = parse_layers(layers) if layers else None
-    candidates = [parse_candidate(text, where) for text in dict.fromkeys(rope)]
+    default = parse_layers(layers) if layers else None
+    candidates = [parse_candidate(text, default) for text in dict.fromkeys(rope)]
     edges = tuple(sorted(set(windows or [subject.window])))
     setup = prepare(subject, edges[-1], texts, corpus_spec(text_paths, documents, seed), heads, groups)
-    # The same weights and texts, once for each candidate.
     parts = dict.fromkeys([f"{subject.name} with {each.name}" for each in candidates], setup.part())
     settings = {"groups": len(setup.groups), "seed": seed, "dtype": dtype}
     holds = Holding("whatif", subject.name, parts, list(edges), settings=settings)
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
-    configs: dict[str, Any] = {CURRENT: subject.config}
-    tried: dict[str, tuple[Source, tuple[int, ...] | None]] = {CURRENT: (source, None)}
+    # Settings that are impossible are found before anything is measured.
+    tried: dict[str, tuple[Any, ...]] = {CURRENT: (subject.source, subject.config, None)}
     for each in candidates:
-        rotated = changed(source, rotation=each.settings(subject.config))
-        configs[each.name] = load_config(rotated)
-        tried[each.name] = (rotated, None) if each.layers is None else (source, each.layers)
-    found = {name: _measured(setup, edges, name, *how, configs[name]) for name, how in tried.items()}
-    bounds = {}
-    for name, config in configs.items():
-        known = frequencies(config, edges[-1])
-        bounds[name] = first_negative(known[0]) if known else None
+        source = changed(subject.source, rotation=each.settings(subject.config))
+        tried[each.name] = source, load_config(source), each.layers
+    found = {name: _measured(setup, edges, name, *how) for name, how in tried.items()}
     result = WhatIf(
         subject.name,
         edges,
@@ -205,7 +196,7 @@ def whatif(
         _head_table(found, edges),
         _wavelength_table(found, edges[-1]),
         {each.name: _snippet(each, subject.config) for each in candidates},
-        bounds,
+        {name: each.bound for name, each in found.items()},
         len(setup.documents),
         holds,
         setup.warnings,
@@ -216,17 +207,19 @@ def whatif(
 
 
 def _snippet(candidate: Candidate, config: Any) -> str:
+    """What to write into config.json."""
     if candidate.layers is not None:
         return "no config.json describes settings of some layers only: the model's code has to be changed"
     return json.dumps({"rope_parameters": candidate.parameters(config)})
 
 
 @dataclass(frozen=True)
-class _Tried:
-    """Units of one candidate by window, and the numbers of its heads."""
+class _CandidateNumbers:
+    """Units of one candidate by window, the numbers of its heads, and the first distance where B is negative."""
 
     units: Mapping[int, list[Unit]]
     numbers: Mapping[int, CellNumbers]
+    bound: int | None
 
 
 def _measured(
@@ -234,14 +227,16 @@ def _measured(
     windows: tuple[int, ...],
     name: str,
     source: Source,
-    layers: tuple[int, ...] | None,
     config: Any,
-) -> _Tried:
+    layers: tuple[int, ...] | None,
+) -> _CandidateNumbers:
     """One candidate on all documents; windows share a pass unless the rotation depends on its length.
 
-    `config` has its settings, which the model at `source` has too, or else only `layers` get them here.
+    `source` and its `config` have the candidate's settings. With `layers`, only these get them, by a hook.
     """
-    model = changed(setup.subject, source=source).load()
+    from qkscope.checkpoints.rope import first_negative, frequencies
+
+    model = (changed(setup.subject, source=source) if layers is None else setup.subject).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
     apart = depends_on_length(config, windows[-1]) is not None
@@ -251,60 +246,48 @@ def _measured(
     inside = contextlib.nullcontext() if layers is None else rope_in_layers(model, config, layers)
     title = "current settings" if name == CURRENT else name
     with inside, progress(f"Measuring {title}", total, unit="tokens") as bar:
-        probe = Probing(model)
+        options: dict[str, Any] = {"sums": sums, "on_tokens": bar.advance, "probe": Probing(model)}
         for rings in passes:
-            made = [
-                measure(model, part, setup.heads, rings, sums=sums, on_tokens=bar.advance, probe=probe)
-                for part in setup.groups
-            ]
-            units |= dict.fromkeys(rings, made)
+            of_groups = [measure(model, part, setup.heads, rings, **options) for part in setup.groups]
+            units |= dict.fromkeys(rings, of_groups)
         bar.done(f"{title}: {total:,} tokens")
     num_layers = setup.subject.architecture.num_layers
     cells = {window: Cell.of(units[window], window, num_layers=num_layers) for window in windows}
-    return _Tried(units, {window: measure_cell(cell, groups) for window, cell in cells.items()})
+    numbers = {window: measure_cell(cell, groups) for window, cell in cells.items()}
+    known = frequencies(config, windows[-1])
+    return _CandidateNumbers(units, numbers, first_negative(known[0]) if known else None)
 
 
-def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
+def _loss_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
     for window in windows:
         starts = position_bins(window)
-        ends = np.append(starts[1:], window) - 1
         sums = {name: samples_of(tried.units[window], LossSum, window) for name, tried in found.items()}
-        nats = {
-            name: {
-                "window": np.array([[each.mean] for each in samples]),  # (1 + G, 1)
-                "position": np.array([each.by_position for each in samples]),  # (1 + G, B)
+        # The whole window, then by bin of position: (1 + G, 1 + B).
+        nats = {name: np.array([[s.mean, *s.by_position] for s in samples]) for name, samples in sums.items()}
+        current = nats[CURRENT]
+        for name, own in nats.items():
+            se, counts = jackknife(own[1:]), sums[name][0].n[0]
+            columns = {
+                "candidate": name,
+                "window": window,
+                "part": ["window", *("position" for _ in starts)],
+                "position_from": [1, *starts],
+                "position_to": [window - 1, *(starts[1:] - 1), window - 1],
+                "tokens": [counts.sum(), *counts],
+                "nats": own[0],
+                "nats_se": se,
+                "difference": own[0] - current[0],
+                "difference_se": jackknife((own - current)[1:]),
+                "difference_se_unpaired": np.hypot(se, jackknife(current[1:])) if name != CURRENT else 0.0,
             }
-            for name, samples in sums.items()
-        }
-        for name, samples in sums.items():
-            n = samples[0].n
-            for part, first, last, counts in (
-                ("window", [1], [window - 1], [n.sum()]),
-                ("position", starts, ends, n[0]),
-            ):
-                own, current = nats[name][part], nats[CURRENT][part]
-                se, se_current = jackknife(own[1:]), jackknife(current[1:])
-                columns = {
-                    "candidate": name,
-                    "window": window,
-                    "part": part,
-                    "position_from": first,
-                    "position_to": last,
-                    "tokens": counts,
-                    "nats": own[0],
-                    "nats_se": se,
-                    "difference": own[0] - current[0],
-                    "difference_se": jackknife((own - current)[1:]),
-                    "difference_se_unpaired": np.hypot(se, se_current) if name != CURRENT else 0.0,
-                }
-                rows.append(pd.DataFrame(columns))
+            rows.append(pd.DataFrame(columns))
     return pd.concat(rows, ignore_index=True)
 
 
-def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
+def _head_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) -> pd.DataFrame:
     import pandas as pd
 
     known = [v.name for v in variables().values() if v.sampled and v.per_head and not v.dims]
@@ -392,13 +375,13 @@ def _third_octaves(curve: Array, lags: NDArray[np.int64]) -> Array:
     return np.asarray((total[:, past] - total[:, low]) / (past - low))
 
 
-def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
+def _wavelength_table(found: Mapping[str, _CandidateNumbers], window: int) -> pd.DataFrame:
     """Which rotary pairs carry the predicted change of the distance curves, over all RoPE heads."""
     import pandas as pd
 
     own = found[CURRENT].units[window]
     columns = ["candidate", "pair", "wavelength_current", "wavelength", "share_of_change"]
-    rows = [pd.DataFrame(columns=columns)]
+    rows = []
     for name, tried in found.items():
         if name == CURRENT:
             continue
@@ -415,7 +398,7 @@ def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
         for a, b in (differ or turning)[:1]:
             values = [name, np.arange(len(a.pairs)), a.wavelength, b.wavelength, shares]
             rows.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
-    return pd.concat(rows[1:] or rows, ignore_index=True)
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
 
 
 def _at_fault(rows: pd.DataFrame) -> str:
