@@ -29,6 +29,7 @@ from qkscope.sums.base import (
     FactSum,
     LayerFacts,
     Meta,
+    Recorder,
     Request,
     Softmax,
     Sum,
@@ -111,16 +112,12 @@ class AttentionSum(Sum):
         return distance_bins(self.windows[-1])
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
-        return replace(
-            self,
-            n=self.n + other.n,
-            total=self.total + other.total,
-            unmeasured={**self.unmeasured, **other.unmeasured},
-        )
+        unmeasured = self.unmeasured | other.unmeasured
+        return replace(self, n=self.n + other.n, total=self.total + other.total, unmeasured=unmeasured)
 
     def window(self, width: int) -> Self:
         windows = self.windows[: ring_count(self.windows, width)]
@@ -189,13 +186,11 @@ class _Rows:
         step = max(1, most // queries)
         if step < documents:
             parts = [slice(i, i + step) for i in range(0, documents, step)]
-            return [
-                part
+            some = [
+                replace(self, rows=self.rows[at], t=self.t[at], weight=self.weight[at], ids=self.ids[at])
                 for at in parts
-                for part in replace(
-                    self, rows=self.rows[at], t=self.t[at], weight=self.weight[at], ids=self.ids[at]
-                ).split(each)
             ]
+            return [part for rows in some for part in rows.split(each)]
         if documents == 1 and most < queries:
             parts = [slice(i, i + most) for i in range(0, queries, most)]
             return [replace(self, t=self.t[:, at], weight=self.weight[:, at]) for at in parts]
@@ -248,15 +243,12 @@ class _Keys:
         return cls(rows, t, keys, parts.flatten(0, 1).float(), lags, uniform, *counts)
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Attends with the sampled queries of every pass."""
 
     def __init__(self, request: Request) -> None:
         self._request, self._rows = request, request.rows("q")
-        keys = request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
+        self._reads = request.reads()
         self._edges, self._bins = strata_edges(request.windows), distance_bins(request.windows[-1])
         heads = len(request.heads)
         self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)

@@ -15,7 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.defaults import MOST_EXAMPLES
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Softmax, Sum, checked
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Recorder,
+    Request,
+    Softmax,
+    Sum,
+    checked,
+)
 
 Index = NDArray[np.int64]
 
@@ -61,9 +72,9 @@ class ExampleSum(Sum):
     softmax: dict[str, NDArray[np.float64]]
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
         """`documents`: how many excerpts the study has."""
-        return _Accumulating(request, int(parameters["documents"]))
+        return _Recorder(request, int(parameters["documents"]))
 
     def merge(self, other: Self) -> Self:
         both: dict[str, Any] = {
@@ -124,21 +135,16 @@ class ExampleSum(Sum):
         )
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request, documents: int) -> None:
-        heads = request.heads
-        kept, rows, keys = shown_heads(len(heads)), request.rows("q"), request.rows("k")
+        shown, reads = shown_heads(len(request.heads)), request.reads()
         self._documents = documents
-        # By layer: which of its measured heads are kept, their rows among those kept, and the key heads they read.
-        self._heads = {
-            layer: (
-                np.flatnonzero(np.isin(mine, kept)),
-                np.flatnonzero(np.isin(kept, mine)),
-                heads.kv_row[mine[np.isin(mine, kept)]] - keys[layer][0],
-            )
-            for layer, mine in rows.items()
-        }
-        self._softmax = {name: np.full(len(kept), np.nan) for name in _SOFTMAX}
+        # By layer: which of its measured heads are shown, their rows among those shown, and the key heads they read.
+        self._heads: dict[int, tuple[Index, Index, Index]] = {}
+        for layer, rows in request.rows("q").items():
+            here = np.flatnonzero(np.isin(rows, shown))
+            self._heads[layer] = here, np.flatnonzero(np.isin(shown, rows)), reads[layer][here]
+        self._softmax = {name: np.full(len(shown), np.nan) for name in _SOFTMAX}
         self._present: list[tuple[int, int]] = []
         self._found: dict[int, ExampleSum] = {}
 

@@ -19,7 +19,9 @@ from qkscope.sums.base import (
     FactSum,
     LayerFacts,
     Meta,
+    Recorder,
     Request,
+    Softmax,
     Sum,
     checked,
     ring_count,
@@ -49,8 +51,8 @@ class LogitSum(Sum):
     k_norm: Array
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
         # np.maximum keeps NaN; of equal scores the earlier document's.
@@ -88,13 +90,10 @@ class LogitSum(Sum):
         return cls(facts.windows, logit, checked(arrays, "where", "i", *shape, 3), q_norm, k_norm)
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request) -> None:
         self._windows, self._rows = request.windows, request.rows("q")
-        keys = request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
+        self._reads = request.reads()
         shape = len(request.windows), len(request.heads)
         self._logit, self._q_norm, self._k_norm = (np.full(shape, -np.inf) for _ in range(3))
         self._where = np.full((*shape, 3), -1, dtype=np.int64)
@@ -114,31 +113,39 @@ class _Accumulating(Sum):
             for each in (self._logit, self._q_norm, self._k_norm):
                 each[:, self._rows[index]] = np.nan
             return
+        softmax = replace(facts.softmax, softcap=None)
         for row, document, tokens in self._present:
             for ring, (start, stop) in enumerate(rings(tokens, self._windows)):
-                self._look(index, ring, document, (start, stop), q[row].float(), k[row].float(), facts)
+                span = slice(start, stop)
+                self._add(index, ring, document, span, q[row].float(), k[row].float(), facts.scale, softmax)
 
-    def _look(
-        self, index: int, ring: int, document: int, span: tuple[int, int], q: Any, k: Any, facts: LayerFacts
+    def _add(
+        self,
+        index: int,
+        ring: int,
+        document: int,
+        span: slice,
+        q: Any,
+        k: Any,
+        scale: float,
+        softmax: Softmax,
     ) -> None:
+        """The queries of one ring of a document."""
         import torch
 
-        rows, reads, softmax = self._rows[index], self._reads[index], facts.softmax
-        if softmax is None:
-            return
+        rows, reads = self._rows[index], self._reads[index]
         norms = (
-            abs(facts.scale) * q[:, slice(*span)].norm(dim=-1).amax(dim=1),
-            k[:, slice(*span)].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
+            abs(scale) * q[:, span].norm(dim=-1).amax(dim=1),
+            k[:, span].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
         )
-        for kept, found in zip((self._q_norm, self._k_norm), norms, strict=True):
-            kept[ring, rows] = np.maximum(kept[ring, rows], found.double().cpu().numpy())
-        start = span[0]
-        while start < span[1]:
-            stop = min(span[1], start + max(1, SCORES // (len(q) * span[1])))
-            t, keys = (torch.arange(*ends, device=q.device) for ends in ((start, stop), (0, stop)))
-            scores = products(q[None, :, start:stop], k[None, :, :stop], reads)[0].mul_(facts.scale)
-            back = t[:, None] - keys
-            replace(softmax, softcap=None).bias(scores, back)
+        for largest, found in zip((self._q_norm, self._k_norm), norms, strict=True):
+            largest[ring, rows] = np.maximum(largest[ring, rows], found.double().cpu().numpy())
+        block = max(1, SCORES // (len(q) * span.stop))
+        for start in range(span.start, span.stop, block):
+            stop = min(span.stop, start + block)
+            back = torch.arange(start, stop, device=q.device)[:, None] - torch.arange(stop, device=q.device)
+            scores = products(q[None, :, start:stop], k[None, :, :stop], reads)[0].mul_(scale)
+            softmax.bias(scores, back)
             scores.masked_fill_(softmax.hidden(back), -torch.inf)
             largest, at = (x.cpu().numpy() for x in scores.flatten(1).max(dim=1))
             query, key = np.divmod(at, stop)
@@ -148,7 +155,6 @@ class _Accumulating(Sum):
             self._logit[ring, rows] = np.where(larger, largest, before)
             place = np.stack([np.full_like(query, document), query + start, key], axis=1)
             self._where[ring, rows] = np.where(larger[:, None], place, self._where[ring, rows])
-            start = stop
 
     def done(self) -> LogitSum:
         return LogitSum(self._windows, self._logit, self._where, self._q_norm, self._k_norm)

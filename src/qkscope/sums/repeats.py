@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.sums.attention_rows import products
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Recorder, Request, Sum, checked
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -51,8 +51,8 @@ class RepeatSum(Sum):
         return [replace(first, name="repeated random tokens", tokens=ids)] if length > 1 else []
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
         return replace(self, n=self.n + other.n, total=self.total + other.total)
@@ -74,12 +74,9 @@ class RepeatSum(Sum):
         return cls(int(n[0]), checked(arrays, "total", "f", 2, len(facts.heads)))
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request) -> None:
-        self._rows, keys = request.rows("q"), request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
+        self._rows, self._reads = request.rows("q"), request.reads()
         self._n, self._total = 0, np.zeros((2, len(request.heads)))
         self._length = 0
 

@@ -21,7 +21,6 @@ from qkscope.sums.keys import KeySample
 from qkscope.sums.moments import Moments, merge_all
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
-from qkscope.sums.scores import LagScores
 
 __all__ = ["Unit", "rings", "samples_of", "window"]
 
@@ -50,13 +49,6 @@ class Unit:
     @classmethod
     def of(cls, *sums: Sum) -> Unit:
         return cls({each.name: each for each in sums})
-
-    def with_sums(self, *sums: Sum) -> Unit:
-        """The same unit with these sums added, or instead of those of the same name."""
-        return Unit({**self.sums, **{each.name: each for each in sums}})
-
-    def without_sum(self, name: str) -> Unit:
-        return Unit({other: each for other, each in self.sums.items() if other != name})
 
     def find(self, kind: type[S]) -> S | None:
         """The sum of this class; None if it was not measured."""
@@ -89,7 +81,6 @@ class Unit:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens read from each document, descending."""
         return self.facts.lengths
 
     @property
@@ -106,12 +97,10 @@ class Unit:
 
     @property
     def q(self) -> tuple[Moments, ...]:
-        """Moments of queries by ring, rows as in `heads`."""
         return self.moments.q
 
     @property
     def k(self) -> tuple[Moments, ...]:
-        """Moments of keys by ring, rows as in `heads.keys`."""
         return self.moments.k
 
     @property
@@ -133,14 +122,11 @@ class Unit:
         return None if found is None else found.k
 
     @property
-    def scores(self) -> LagScores | None:
-        """Sums of the scores of a few queries, by distance."""
-        found = self.find(ScoreSum)
-        return None if found is None else found.scores
+    def scores(self) -> ScoreSum | None:
+        return self.find(ScoreSum)
 
     @property
     def keys(self) -> tuple[KeySample, ...]:
-        """Samples of keys, one per window."""
         found = self.find(KeySum)
         return () if found is None else found.samples
 
