@@ -131,11 +131,9 @@ def widened(
         columns_q = [-x, (x * level).sum(-1, keepdim=True)]
         columns_k = [y, late.expand(*k.shape[:3], 1)]
     columns_q = [torch.where(chosen, column, 0.0) for column in columns_q]
-    spare = -(q.shape[3] + sum(column.shape[3] for column in columns_q)) % ALIGNED
-    return (
-        torch.nn.functional.pad(torch.cat([q, *columns_q], dim=3), (0, spare)),
-        torch.nn.functional.pad(torch.cat([k, *columns_k], dim=3), (0, spare)),
-    )
+    wide_q, wide_k = torch.cat([q, *columns_q], dim=3), torch.cat([k, *columns_k], dim=3)
+    spare = (0, -wide_q.shape[3] % ALIGNED)
+    return torch.nn.functional.pad(wide_q, spare), torch.nn.functional.pad(wide_k, spare)
 
 
 @contextmanager

@@ -90,19 +90,15 @@ class VectorSample:
         example, position, token = np.concatenate(self._labels, axis=1)
         order = np.lexsort([position, example])
         labels: dict[str, Any] = {"example_id": example[order], "position": position[order]}
+        labels["window"] = self._window
         if self._names is not None:
             known = {int(i): self._names(int(i)) for i in np.unique(token)}
             labels["token_str"] = [known[i] for i in token[order].tolist()]
-        for kind, by_layer in self._numbers.items():
-            for layer, numbers in by_layer.items():
-                vectors = np.concatenate(self._vectors[kind, layer], axis=1)[:, order]
-                labels["sliding_window"] = (
-                    architecture.sliding_window if architecture.sliding[layer] else None
-                )
-                for head, vector in zip(numbers, vectors, strict=True):
-                    write_vectors(
-                        root, model, layer, head, kind, **labels, vector=vector, window=self._window
-                    )
+        for (kind, layer), parts in self._vectors.items():
+            vectors = np.concatenate(parts, axis=1)[:, order]
+            labels["sliding_window"] = architecture.sliding_window if architecture.sliding[layer] else None
+            for head, vector in zip(self._numbers[kind][layer], vectors, strict=True):
+                write_vectors(root, model, layer, head, kind, **labels, vector=vector)
 
 
 def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDArray[np.int64]:

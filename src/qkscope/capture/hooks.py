@@ -122,12 +122,7 @@ class _Layers:
     def observe(self, call: LayerCall) -> None:
         if call.layer not in self._layers or call.q.shape[2] != call.k.shape[2]:
             return
-        pointers = (call.layer, call.q.data_ptr(), call.k.data_ptr())
-        if self._last is not None and pointers == (
-            self._last.layer,
-            self._last.q.data_ptr(),
-            self._last.k.data_ptr(),
-        ):
+        if self._last is not None and _pointers(call) == _pointers(self._last):
             return  # some layers weigh two sets of values with the same queries and keys
         self._last = replace(call, scores=None, values=None, output=None, weights=None)
         self._seen.append(call.layer)
@@ -151,6 +146,10 @@ class _Layers:
             "layers have one query and one key per token in transformers' attention interface or in a product that "
             "goes into a softmax"
         )
+
+
+def _pointers(call: LayerCall) -> tuple[int, int, int]:
+    return call.layer, call.q.data_ptr(), call.k.data_ptr()
 
 
 def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
@@ -183,9 +182,8 @@ def rope_in_layers(model: Any, config: Any, layers: Collection[int]) -> Iterator
     backbone = find_backbone(model)
     rotary, blocks = _rotary_and_layers(backbone, config, layers)
     other = type(rotary)(config=config.get_text_config()).to(next(backbone.parameters()).device)
-    exchanged: list[
-        tuple[Any, Any]
-    ] = []  # the pass's own (cos, sin) and the other ones, computed once a pass
+    # The pass's own (cos, sin) and the other ones, computed once a pass.
+    exchanged: list[tuple[Any, Any]] = []
 
     def exchange(module: Any, args: Any, kwargs: Any) -> Any:
         own, positions = kwargs.get("position_embeddings"), kwargs.get("position_ids")

@@ -66,9 +66,8 @@ def attention_interface(backbone: Any, observe: Observer, change: Change | None 
 
     def around(attention: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            crossed = (
-                getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
-            )
+            name = type(module).__name__
+            crossed = getattr(module, "is_cross_attention", False) or "CrossAttention" in name
             if id(module) not in layers or crossed or query.dim() != 4:
                 return attention(module, query, key, value, *args, **kwargs)
             scale = kwargs.get("scaling")
@@ -186,10 +185,8 @@ class _Watch:
         if fused:
             return (q, k, *args[2:]), {**kwargs, "scale": query.shape[-1] ** -0.5 if scale is None else scale}
         new = {id(query): q, id(second): k.transpose(-1, -2)}
-        return (
-            tuple(new.get(id(each), each) for each in args),
-            {name: new.get(id(each), each) for name, each in kwargs.items()},
-        )
+        kwargs = {name: new.get(id(each), each) for name, each in kwargs.items()}
+        return tuple(new.get(id(each), each) for each in args), kwargs
 
     def saw(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if function in self._fused:

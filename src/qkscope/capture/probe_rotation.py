@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -152,7 +153,7 @@ class Rotations:
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
         self._orders: dict[tuple[int, str], NDArray[np.int64]] = {}
-        self._fitted: list[tuple[tuple[Any, ...], tuple[Rotation, NDArray[np.int64]]]] = []
+        self._fitted: dict[tuple[int, ...], tuple[Any, tuple[Rotation, NDArray[np.int64]]]] = {}
         self._longest = 0
         self.calls = RotaryCalls()
         self.found: dict[int, Rotation | None] = {}
@@ -192,15 +193,11 @@ class Rotations:
         """The rotation that made captured vectors x. Layers share tables, so each is fitted once."""
         given = _origin(calls, x)
         settings, dim = given.call.settings, given.vectors.shape[3]
-        known = [
-            fitted
-            for of, fitted in self._fitted
-            if fitted[0].dim == dim and list(map(id, of)) == list(map(id, settings))
-        ]
-        if not known:
-            known = [fit(given.call, x.shape[2], given.heads_first)]
-            self._fitted.append((settings, known[0]))
-        inner, self._orders[layer, kind] = known[0]
+        key = dim, *map(id, settings)
+        if key not in self._fitted:
+            # With the settings, so that no other table gets one of their ids.
+            self._fitted[key] = settings, fit(given.call, x.shape[2], given.heads_first)
+        _, (inner, self._orders[layer, kind]) = self._fitted[key]
         if inner.dim == x.shape[3]:
             return inner
         return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
@@ -243,11 +240,8 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
     """The rope type and the length from which on it depends on a pass's length, if `tokens` is beyond that."""
     config = getattr(config, "text_config", None) or config
     parameters = getattr(config, "rope_parameters", None) or {}
-    kinds = (
-        [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    )
-    for each in kinds:
-        kind = each.get("rope_type")
+    for each in [parameters] if "rope_type" in parameters else parameters.values():
+        kind = each.get("rope_type") if isinstance(each, dict) else None
         if kind in LENGTH_DEPENDENT:
             limit = each.get("original_max_position_embeddings") or config.max_position_embeddings
             if tokens > limit:
@@ -349,28 +343,21 @@ def _wrapped(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 def _origin(calls: list[Call], x: Any) -> _Given:
     """The call that x (documents, heads, tokens, dim) comes from: its very output, or recognized by its values."""
     heads, tokens, dim = x.shape[1:]
-    for call in calls:
-        for given, made in zip(call.inputs, call.outputs, strict=False):
-            same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
-            if same_numbers and given.shape == x.shape:
-                return _Given(call, given, 0, heads_first=True)
+    pairs = [(c, *pair) for c in calls for pair in zip(c.inputs, c.outputs, strict=False)]
+    for call, given, made in pairs:
+        same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
+        if same_numbers and given.shape == x.shape:
+            return _Given(call, given, 0, heads_first=True)
     seen = _sample(x)
     near = _tolerance(x) * float(np.abs(seen).max())
-    for call in calls:
-        for given, made in zip(call.inputs, call.outputs, strict=False):
-            for heads_first in (True, False):
-                a, b = (each if heads_first else each.transpose(1, 2) for each in (given, made))
-                if (
-                    a.shape != b.shape
-                    or b.shape[1] not in (heads, 1)
-                    or b.shape[2] != tokens
-                    or b.shape[3] > dim
-                ):
-                    continue
-                part = _sample(b)
-                for first in sorted({0, dim - b.shape[3]}):
-                    if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
-                        return _Given(call, a, first, heads_first)
+    for (call, *both), heads_first in product(pairs, (True, False)):
+        a, b = (each if heads_first else each.transpose(1, 2) for each in both)
+        if a.shape != b.shape or b.shape[1] not in (heads, 1) or b.shape[2] != tokens or b.shape[3] > dim:
+            continue
+        part = _sample(b)
+        for first in sorted({0, dim - b.shape[3]}):
+            if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
+                return _Given(call, a, first, heads_first)
     raise UnknownRotationError("queries or keys are modified after their rotation")
 
 
@@ -382,9 +369,8 @@ def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
     found = rotation.derotate(captured, np.arange(0, x.shape[2], _step(x), dtype=np.float64))
     allowed = (_tolerance(x) + ROUNDING * x.shape[2]) * np.abs(expected).max()
     if np.abs(found - expected).max() > allowed:
-        raise UnknownRotationError(
-            "undoing the rotation of captured vectors does not give the original vectors"
-        )
+        what = "undoing the rotation of captured vectors does not give the original vectors"
+        raise UnknownRotationError(what)
 
 
 def _step(x: Any) -> int:
@@ -405,12 +391,8 @@ def _tolerance(x: Any) -> float:
 
 def _namespaces(backbone: Any) -> list[dict[str, Any]]:
     """Of the files that define the modules of a layer, each once."""
-    files = {
-        cls.__module__
-        for module in backbone.modules()
-        if hasattr(module, "layer_idx")
-        for cls in type(module).__mro__
-    }
+    kinds = {type(module) for module in backbone.modules() if hasattr(module, "layer_idx")}
+    files = {cls.__module__ for kind in kinds for cls in kind.__mro__}
     return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]
 
 
