@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
-from qkscope.sums import Batch
+from qkscope.sums import Batch, LayerFacts, Recorder
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
-
-
-class BatchConsumer(Protocol):
-    """A consumer that also gets the documents of the next pass."""
-
-    def begin(self, batch: Batch) -> None: ...
-    def __call__(self, layer: int, q: Any, k: Any) -> None: ...
 
 
 def batches(
@@ -47,7 +40,7 @@ def batches(
     return [Batch(tuple(group), tuple(lengths[d.index] for d in group)) for group in result]
 
 
-class VectorSample:
+class VectorSample(Recorder):
     """A deterministic sample of the queries and keys, to be written in the public layout.
 
     Whether a token is in the sample depends on (seed, document, position) alone: the same tokens for q and k, every
@@ -78,12 +71,10 @@ class VectorSample:
         ]
         self._labels.append(np.concatenate(rows, axis=1))
 
-    def __call__(self, layer: int, q: Any, k: Any) -> None:
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         for kind, x in (("q", q), ("k", k)):
-            if layer in self._numbers[kind]:
-                rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
-                every = np.concatenate(rows, axis=1)
-                self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
+            rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
+            self._vectors.setdefault((kind, index), []).append(np.concatenate(rows, axis=1))
 
     def write(self, root: Path, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""

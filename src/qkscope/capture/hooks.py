@@ -8,7 +8,7 @@ changes at import.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -42,16 +42,12 @@ def capture(
     layers = architecture.attention_layers if layers is None else layers
     chosen = _Layers(architecture, layers, consumer, observe)
     show_layers = HOOKS[through or find_hook(backbone)]
-    around = [
+    with (
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
         backbone.register_forward_hook(lambda *_: chosen.end()),
-    ]
-    try:
-        with show_layers(backbone, chosen.observe):
-            yield backbone
-    finally:
-        for each in around:
-            each.remove()
+        show_layers(backbone, chosen.observe),
+    ):
+        yield backbone
 
 
 def find_backbone(model: Any) -> Any:
@@ -194,12 +190,10 @@ def rope_in_layers(model: Any, config: Any, layers: Collection[int]) -> Iterator
             exchanged[:] = [(own, other(hidden, positions))]
         return args, {**kwargs, "position_embeddings": exchanged[0][1]}
 
-    hooks = [blocks[layer].register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(blocks[layer].register_forward_pre_hook(exchange, with_kwargs=True))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> tuple[Any, Any]:
@@ -216,9 +210,8 @@ def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> t
             f"{architecture.num_layers - 1}"
         )
     if all(architecture.rope[layer] is False for layer in layers):
-        raise CaptureError(
-            f"layers {list(layers)} do not rotate (NoPE), so RoPE settings change nothing there"
-        )
+        why = "do not rotate (NoPE), so RoPE settings change nothing there"
+        raise CaptureError(f"layers {list(layers)} {why}")
     return rotary, blocks
 
 

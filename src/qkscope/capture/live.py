@@ -101,11 +101,8 @@ class WholeModel:
     def __call__(self, **inputs: Any) -> Any:
         """What the backbone returns."""
         outputs: list[Any] = []
-        hook = self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output))
-        try:
+        with self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output)):
             self.whole(**inputs, **self._only)
-        finally:
-            hook.remove()
         return outputs[0]
 
 
@@ -116,14 +113,10 @@ def is_sharded(model: Any) -> bool:
 
 def unwrapped(model: Any) -> Any:
     """The transformers model inside torch.compile and DDP. FSDP2 wraps in place: the model is the wrapper."""
-    while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif type(model).__name__ == "DistributedDataParallel":
-            # Called through its wrapper without gradients, the next training step would not synchronise buffers.
-            model = model.module
-        else:
-            return model
+    if hasattr(model, "_orig_mod"):
+        return unwrapped(model._orig_mod)
+    # Called through its wrapper without gradients, the next training step would not synchronise buffers.
+    return unwrapped(model.module) if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def weights_digest(model: Any) -> str:

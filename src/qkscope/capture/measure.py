@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import BatchConsumer, batches, heads_by_layer
+from qkscope.capture.consumers import batches, heads_by_layer
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
@@ -54,14 +54,14 @@ def measure(
     batch_tokens: int = BATCH_TOKENS,
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
-    save: BatchConsumer | None = None,
+    save: Recorder | None = None,
     probe: Probing | None = None,
 ) -> Unit:
     """The sums of all `heads` over the documents' first max(windows) tokens, one ring per window.
 
     sums       which sums, each with its parameters; the unit's facts come with them
     on_tokens  called with the number of real tokens of each pass
-    save       is shown the same queries and keys as the sums, of all heads
+    save       is shown the same as the sums
     probe      the `Probing` of this model, if several units are measured with it: its passes are then run once
 
     Documents of different lengths share a pass unless padding changes their queries or keys.
@@ -94,8 +94,8 @@ def measure(
     running = {kind: kind.start(request, **parameters) for kind, parameters in wanted.items()}
     own = {kind: extra for kind in running if (extra := kind.own_documents(documents, edges[-1]))}
     rotations, softmaxes = Rotations(architecture), Softmaxes(architecture, found.scales, found.slopes)
-    shared = [each for kind, each in running.items() if kind not in own]
-    watch = _Watch(request, shared, rotations, softmaxes, found.scales, save)
+    shared = [each for kind, each in running.items() if kind not in own] + ([save] if save else [])
+    watch = _Watch(request, shared, rotations, softmaxes, found.scales)
     with numpy_on_one_thread():
         with (
             rotations.calls.watching(backbone),
@@ -119,9 +119,8 @@ class _Watch:
         rotations: Rotations | None,
         softmaxes: Softmaxes,
         scales: Mapping[int, float],
-        save: BatchConsumer | None = None,
     ) -> None:
-        self._sums, self._rotations, self._scales, self._save = sums, rotations, scales, save
+        self._sums, self._rotations, self._scales = sums, rotations, scales
         self._softmaxes = softmaxes
         self._softmax: Softmax | None = None
         self._numbers = heads_by_layer(request.heads)
@@ -129,8 +128,6 @@ class _Watch:
     def begin(self, batch: Batch) -> None:
         for each in self._sums:
             each.begin(batch)
-        if self._save is not None:
-            self._save.begin(batch)
         if self._rotations is not None:
             self._rotations.calls.take()
 
@@ -146,8 +143,6 @@ class _Watch:
             k_measured = _selected(k, self._numbers["k"][index])
             for each in self._sums:
                 each.layer(index, q_measured, k_measured, facts)
-            if self._save is not None:
-                self._save(index, q, k)
 
     def _facts(self, index: int, q: Any, k: Any) -> LayerFacts:
         numbers = self._numbers["q"][index]

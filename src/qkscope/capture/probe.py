@@ -9,7 +9,7 @@ One document alone and padded: if its queries or keys differ, documents of diffe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -247,12 +247,10 @@ def _alike(modules: list[Any]) -> Iterator[set[int]]:
 
         return tuple(alike(x) for x in args), {name: alike(x) for name, x in kwargs.items()}
 
-    hooks = [module.register_forward_pre_hook(first_token, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(first_token, with_kwargs=True))
         yield replaced
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

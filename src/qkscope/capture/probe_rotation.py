@@ -58,8 +58,10 @@ class Call:
     @property
     def inputs(self) -> list[Any]:
         """The vectors that went in: as many of the leading arguments as came out."""
-        given = [each for each in (*self.args, *self.kwargs.values()) if _is_vectors(each)]
-        return given[: len(self.outputs)]
+        # Real tensors (documents, heads, tokens, dim) or (documents, tokens, heads, dim).
+        everything = (*self.args, *self.kwargs.values())
+        vectors = [x for x in everything if getattr(x, "ndim", 0) == 4 and x.is_floating_point()]
+        return vectors[: len(self.outputs)]
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -394,11 +396,6 @@ def _namespaces(backbone: Any) -> list[dict[str, Any]]:
     kinds = {type(module) for module in backbone.modules() if hasattr(module, "layer_idx")}
     files = {cls.__module__ for kind in kinds for cls in kind.__mro__}
     return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]
-
-
-def _is_vectors(argument: Any) -> bool:
-    """Queries or keys: real tensors (documents, heads, tokens, dim) or (documents, tokens, heads, dim)."""
-    return getattr(argument, "ndim", 0) == 4 and argument.is_floating_point()
 
 
 def _first(argument: Any, tokens: int, only: int) -> Any:

@@ -279,18 +279,15 @@ def _check_selection(
 
 
 def _as_ids(item: Any, index: int) -> Tokens:
-    if hasattr(item, "detach"):
-        item = item.detach().cpu()
     try:
-        ids = np.asarray(item)
+        ids = np.asarray(item.detach().cpu() if hasattr(item, "detach") else item)
     except (ValueError, TypeError) as error:
         raise CorpusError(f"document {index}: neither text nor token ids ({error})") from error
     if ids.ndim == 2 and ids.shape[0] == 1:
         ids = ids[0]
     if ids.size and (ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0):
-        raise CorpusError(
-            f"document {index}: shape {ids.shape}, {ids.dtype}; expected text or token ids (whole numbers from 0)"
-        )
+        expected = "text or token ids (whole numbers from 0)"
+        raise CorpusError(f"document {index}: shape {ids.shape}, {ids.dtype}; expected {expected}")
     return ids.astype(np.int32)
 
 

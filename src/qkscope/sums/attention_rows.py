@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -266,16 +267,13 @@ class _Recorder(Recorder):
         ends = np.minimum(self._edges[1:], lengths[:, None])[..., None]
         averages = ((t >= SINK) & (t < ends)) / np.maximum(ends - SINK, 1)
         self._averages = averages[:, None].astype(np.float32)
-        for stratum, (start, stop) in enumerate(zip(self._edges[:-1], self._edges[1:], strict=True)):
+        for stratum, (start, stop) in enumerate(pairwise(self._edges.tolist())):
             rows = [row for row, length in enumerate(batch.lengths) if length > start]
             if not rows:
                 continue
-            last = min(int(stop), max(batch.lengths))
-            chosen = [
-                query_positions(int(start), min(int(stop), batch.lengths[row]), batch.documents[row].index)
-                for row in rows
-            ]
-            most = max(len(t) for t, _ in chosen)
+            stops = [min(stop, length) for length in batch.lengths]
+            chosen = [query_positions(start, stops[row], batch.documents[row].index) for row in rows]
+            most, last = max(len(t) for t, _ in chosen), max(stops)
             # A document with fewer queries repeats its first, which then counts for nothing.
             t = np.stack([np.append(t, np.full(most - len(t), start)) for t, _ in chosen])
             weight = np.stack([np.append(w, np.zeros(most - len(w), dtype=np.int64)) for _, w in chosen])
@@ -298,9 +296,8 @@ class _Recorder(Recorder):
                 keys = _Keys.of(some, softmax.window, self._bins, q.device)
                 if some.stop <= KEPT:
                     self._keys[softmax.window, number] = keys
-            predicted = _by_position(
-                facts, softmax, keys, *(each[some.rows, :, some.stratum] for each in means)
-            )
+            u, w = (each[some.rows, :, some.stratum] for each in means)
+            predicted = _by_position(facts, softmax, keys, u, w)
             found = _attend(q, k, facts.scale, softmax, some, keys, reads, predicted)
             self._total[some.stratum, self._rows[index]] += found
 
@@ -351,14 +348,8 @@ def _attend(
     if predicted is not None:
         overlap = late.minimum(predicted).sum(dim=-1).transpose(1, 2)
     own = k[keys.rows[:, None], :, keys.t].float().norm(dim=-1)[:, :, reads]
-    numbers = [
-        sink.transpose(1, 2) / total.transpose(1, 2),
-        entropy,
-        queries.norm(dim=-1).transpose(1, 2),
-        own,
-        overlap,
-        uniform,
-    ]
+    learned = sink.transpose(1, 2) / total.transpose(1, 2)
+    numbers = [learned, entropy, queries.norm(dim=-1).transpose(1, 2), own, overlap, uniform]
     learned, entropy, q_norm, k_norm, overlap, uniform = (each.double().cpu().numpy() for each in numbers)
     found = masses.cpu().numpy()
     outcomes = keys.visible + (softmax.sinks is not None)

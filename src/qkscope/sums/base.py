@@ -208,9 +208,9 @@ class Recorder:
     def end(self, hidden: Any) -> None:
         """The pass is over; `hidden` (documents, tokens, size) is the backbone's last hidden state."""
 
-    @abstractmethod
-    def done(self) -> Sum:
+    def done(self) -> Any:
         """The finished sum, after the last pass."""
+        return self
 
 
 class Sum(Recorder, ABC):
@@ -232,9 +232,6 @@ class Sum(Recorder, ABC):
     @abstractmethod
     def start(cls, request: Request, **parameters: Any) -> Recorder:
         """What records the passes. `parameters` are part of the file's key."""
-
-    def done(self) -> Sum:
-        return self
 
     @abstractmethod
     def merge(self, other: Self) -> Self:
@@ -346,8 +343,6 @@ def checked(arrays: Arrays, name: str, kind: str, *shape: int | None) -> NDArray
     fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
     if array.dtype.kind != kind or not fits:
         numbers = {"i": "integers", "u": "unsigned integers", "f": "floats"}[kind]
-        expected = ", ".join("any" if length is None else str(length) for length in shape)
-        raise ValueError(
-            f"{name} is {array.dtype} of shape {array.shape}, expected {numbers} of shape ({expected})"
-        )
+        expected = f"{numbers} of shape ({', '.join('any' if n is None else str(n) for n in shape)})"
+        raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {expected}")
     return array

@@ -9,6 +9,7 @@ soft cap, learned sinks, sliding window and ALiBi.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -77,11 +78,10 @@ class ExampleSum(Sum):
         return _Recorder(request, int(parameters["documents"]))
 
     def merge(self, other: Self) -> Self:
-        both: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_DOCUMENT
-        }
-        order = np.argsort(both["document"], kind="stable")
-        return replace(self, **{name: each[order] for name, each in both.items()})
+        order = np.argsort(np.concatenate([self.document, other.document]), kind="stable")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in _BY_DOCUMENT}
+        both: dict[str, Any] = {name: np.concatenate(pair)[order] for name, pair in pairs.items()}
+        return replace(self, **both)
 
     def window(self, width: int) -> Self:
         return self
@@ -109,9 +109,8 @@ class ExampleSum(Sum):
         document = checked(arrays, "document", "i", None)
         count = len(document)
         if count > MOST_EXAMPLES or (np.diff(document) <= 0).any():
-            raise ValueError(
-                f"documents are {document[:20]}, expected at most {MOST_EXAMPLES} ascending numbers"
-            )
+            expected = f"at most {MOST_EXAMPLES} ascending numbers"
+            raise ValueError(f"documents are {document[:20]}, expected {expected}")
         tokens = checked(arrays, "tokens", "i", count, TOKENS)
         there = tokens != NO_TOKEN
         if (tokens < NO_TOKEN).any() or (there[:, 1:] & ~there[:, :-1]).any():
@@ -153,8 +152,8 @@ class _Recorder(Recorder):
         self._present = []
         for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
             if document.index < self._documents:
-                tokens = np.full((1, TOKENS), NO_TOKEN, dtype=np.int32)
-                tokens[0, : min(length, TOKENS)] = document.tokens[: min(length, TOKENS)]
+                tokens, n = np.full((1, TOKENS), NO_TOKEN, dtype=np.int32), min(length, TOKENS)
+                tokens[0, :n] = document.tokens[:n]
                 self._present.append((row, document.index))
                 self._found[document.index] = self._blank(np.array([document.index]), tokens)
 
@@ -190,10 +189,8 @@ class _Recorder(Recorder):
             found.sink[0, rows, : key.shape[1]] = sink
 
     def done(self) -> ExampleSum:
-        found = self._blank(np.zeros(0, dtype=np.int64), np.zeros((0, TOKENS), dtype=np.int32))
-        for each in self._found.values():
-            found = found.merge(each)
-        return found
+        none = self._blank(np.zeros(0, dtype=np.int64), np.zeros((0, TOKENS), dtype=np.int32))
+        return reduce(ExampleSum.merge, self._found.values(), none)
 
 
 def _largest(q: Any, k: Any, scale: float, softmax: Softmax) -> tuple[Any, Any, Any]:

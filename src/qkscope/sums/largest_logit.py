@@ -56,9 +56,8 @@ class LogitSum(Sum):
 
     def merge(self, other: Self) -> Self:
         # np.maximum keeps NaN; of equal scores the earlier document's.
-        larger = (other.logit > self.logit) | (
-            (other.logit == self.logit) & (other.where[..., 0] < self.where[..., 0])
-        )
+        earlier = other.where[..., 0] < self.where[..., 0]
+        larger = (other.logit > self.logit) | ((other.logit == self.logit) & earlier)
         return replace(
             self,
             logit=np.maximum(self.logit, other.logit),

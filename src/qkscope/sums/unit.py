@@ -113,13 +113,11 @@ class Unit:
 
     @property
     def path_q(self) -> Path | None:
-        found = self.find(PathSum)
-        return None if found is None else found.q
+        return found.q if (found := self.find(PathSum)) else None
 
     @property
     def path_k(self) -> Path | None:
-        found = self.find(PathSum)
-        return None if found is None else found.k
+        return found.k if (found := self.find(PathSum)) else None
 
     @property
     def scores(self) -> ScoreSum | None:
@@ -127,8 +125,7 @@ class Unit:
 
     @property
     def keys(self) -> tuple[KeySample, ...]:
-        found = self.find(KeySum)
-        return () if found is None else found.samples
+        return found.samples if (found := self.find(KeySum)) else ()
 
     @property
     def documents(self) -> int:
@@ -156,14 +153,11 @@ def window(
     Of all query and all key heads, or of those at `rows`.
     """
     if width not in unit.windows:
-        raise StoreError(
-            f"a window of {width} tokens was not measured; measured windows: {list(unit.windows)}"
-        )
+        known = list(unit.windows)
+        raise StoreError(f"a window of {width} tokens was not measured; measured windows: {known}")
     last = unit.windows.index(width) + 1
-    q, k = (
-        merge_all([ring.select(at) for ring in rings[:last]])
-        for rings, at in zip((unit.q, unit.k), rows, strict=True)
-    )
+    q = merge_all([ring.select(rows[0]) for ring in unit.q[:last]])
+    k = merge_all([ring.select(rows[1]) for ring in unit.k[:last]])
     if not skip_sink:
         return q, k
     if width < SINK:
