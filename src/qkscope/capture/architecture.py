@@ -117,9 +117,8 @@ class Architecture:
             return self.full_attention_layers
         if self.sliding_window and longest is not None and longest <= self.sliding_window:
             return self.attention_layers
-        shorter = (
-            f": measure documents of at most {self.sliding_window:,} tokens" if self.sliding_window else ""
-        )
+        limit = self.sliding_window
+        shorter = f": measure documents of at most {limit:,} tokens" if limit else ""
         raise CaptureError(
             f"this {self.family} model has no full-attention layer to measure: all {self.num_layers} layers use "
             f"sliding-window attention{shorter}{remedy}"

@@ -42,6 +42,10 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 _ROTARY = re.compile(r"(^|_)apply_rot")
 
 
+# Queries and keys before rotation; None where they do not rotate or that is not known.
+Sources = tuple[Unrotated | None, Unrotated | None]
+
+
 class UnknownRotationError(Exception):
     """Why a layer's rotation is not known, in words."""
 
@@ -68,23 +72,6 @@ class Call:
         """Everything but the vectors: tables of cosines and sines, or of complex numbers, and switches."""
         inputs = {id(each) for each in self.inputs}
         return tuple(each for each in (*self.args, *self.kwargs.values()) if id(each) not in inputs)
-
-    def again(self, vectors: Any, tokens: int, only: int | None = None) -> Any:
-        """What the function returns for `vectors` in the place of each of its own, perhaps of other heads.
-
-        `only` cuts arguments with an entry per position down to the first few.
-        """
-        inputs = {id(each) for each in self.inputs}
-
-        def change(argument: Any) -> Any:
-            if id(argument) in inputs:
-                return vectors
-            return argument if only is None else _first(argument, tokens, only)
-
-        found = self.function(
-            *(change(each) for each in self.args), **{k: change(v) for k, v in self.kwargs.items()}
-        )
-        return found[0] if isinstance(found, tuple) else found
 
 
 class RotaryCalls:
@@ -144,6 +131,33 @@ class _Given:
     first: int
     heads_first: bool
 
+    def turn(self, vectors: NDArray[np.float64], tokens: int, only: int | None = None) -> NDArray[np.float64]:
+        """What the function makes of other vectors (n, dim), each at every position: (n, tokens, dim).
+
+        With `only`, at the first few positions: (n, only, dim). Arguments with an entry per position are cut to these.
+        """
+        import torch
+
+        inputs = {id(each) for each in self.call.inputs}
+        given = torch.as_tensor(vectors, dtype=torch.float32, device=self.vectors.device)
+        given = given[None, :, None].expand(1, len(vectors), only or tokens, vectors.shape[1])
+        given = (given if self.heads_first else given.transpose(1, 2)).contiguous()
+
+        def change(argument: Any) -> Any:
+            if id(argument) in inputs:
+                return given
+            return argument if only is None else _first(argument, tokens, only)
+
+        args = [change(each) for each in self.call.args]
+        try:
+            image = self.call.function(*args, **{k: change(v) for k, v in self.call.kwargs.items()})
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise UnknownRotationError("its rotary function fails on test vectors") from error
+        image = image[0] if isinstance(image, tuple) else image
+        if image.shape[1:] != given.shape[1:]:
+            raise UnknownRotationError("its rotary function changes the shape of its input")
+        return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
+
 
 class Rotations:
     """The rotation of each layer, the same in every pass, and each pass's vectors before it.
@@ -161,25 +175,23 @@ class Rotations:
         self.found: dict[int, Rotation | None] = {}
         self.reasons: dict[int, str] = {}
 
-    def before(self, layer: int, q: Any, k: Any) -> tuple[Unrotated | None, Unrotated | None]:
-        """Queries and keys of a layer before rotation; None where they do not rotate or that is not known."""
-        calls = self.calls.take()
-        if layer in self.found:
-            try:
-                return self._sources(layer, calls, q, k)
-            except UnknownRotationError as error:
-                raise CaptureError(
-                    f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
-                    f"differently from one of {self._longest} ({error}): measure a single window, with "
-                    "documents that fill it"
-                ) from error
-        self._longest = max(self._longest, q.shape[2])
+    def before(self, layer: int, q: Any, k: Any) -> Sources:
+        """Queries and keys of a layer before rotation; the first pass finds the rotation."""
+        calls, first = self.calls.take(), layer not in self.found
         try:
-            self.found[layer] = self._find(layer, calls, q, k)
+            if first:
+                self._longest = max(self._longest, q.shape[2])
+                self.found[layer] = self._find(layer, calls, q, k)
             return self._sources(layer, calls, q, k)
         except UnknownRotationError as error:
-            self.found[layer], self.reasons[layer] = None, str(error)
-            return None, None
+            if first:
+                self.found[layer], self.reasons[layer] = None, str(error)
+                return None, None
+            raise CaptureError(
+                f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
+                f"differently from one of {self._longest} ({error}): measure a single window, with documents that "
+                "fill it"
+            ) from error
 
     def _find(self, layer: int, calls: list[Call], q: Any, k: Any) -> Rotation:
         if not calls:
@@ -198,15 +210,13 @@ class Rotations:
         key = dim, *map(id, settings)
         if key not in self._fitted:
             # With the settings, so that no other table gets one of their ids.
-            self._fitted[key] = settings, fit(given.call, x.shape[2], given.heads_first)
+            self._fitted[key] = settings, fit(given, x.shape[2])
         _, (inner, self._orders[layer, kind]) = self._fitted[key]
         if inner.dim == x.shape[3]:
             return inner
         return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
 
-    def _sources(
-        self, layer: int, calls: list[Call], q: Any, k: Any
-    ) -> tuple[Unrotated | None, Unrotated | None]:
+    def _sources(self, layer: int, calls: list[Call], q: Any, k: Any) -> Sources:
         """Where q and k (documents, heads, tokens, dim) are before rotation, checked by rotating them back."""
         rotation = self.found[layer]
         if rotation is None or not len(rotation.pairs):
@@ -251,20 +261,19 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
     return None
 
 
-def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[np.int64]]:
+def fit(given: _Given, tokens: int) -> tuple[Rotation, NDArray[np.int64]]:
     """What a rotary function does, and which dimension of its output each dimension of its input becomes."""
     if tokens < FEWEST_TOKENS:
         raise UnknownRotationError(f"documents of {tokens} tokens are too short to determine it")
-    probe = _Probe(call, tokens, heads_first)
-    pairs, order, scale = _structure(probe)
+    pairs, order, scale = _structure(given, tokens)
     if not len(pairs):
         return Rotation.none(len(order)), order
     # Scale times cosine and sine of each pair's angle at every position (tokens, P), from one vector.
     firsts = np.zeros((1, len(order)))
     firsts[0, np.argsort(order)[pairs[:, 0]]] = 1.0
-    image = probe.turn(firsts)[0]
+    image = given.turn(firsts, tokens)[0]
     cos, sin = image[:, pairs[:, 0]], image[:, pairs[:, 1]]
-    tolerance = _tolerance(call.inputs[0])
+    tolerance = _tolerance(given.vectors)
     if np.abs(np.hypot(cos, sin) / scale - 1).max() > tolerance:
         raise UnknownRotationError("its rotary function is not a rotation")
     frequency = _frequency(np.arctan2(sin, cos), tolerance)
@@ -273,36 +282,11 @@ def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[n
     return Rotation(len(order), pairs, np.abs(frequency), scale), order
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """Calls a rotary function on other vectors."""
-
-    call: Call
-    tokens: int
-    heads_first: bool
-
-    def turn(self, vectors: NDArray[np.float64], only: int | None = None) -> NDArray[np.float64]:
-        """Its image of vectors (n, dim), each at every position or at the first few: (n, tokens or `only`, dim)."""
-        import torch
-
-        length = only or self.tokens
-        given = torch.as_tensor(vectors, dtype=torch.float32, device=self.call.inputs[0].device)
-        given = given[None, :, None].expand(1, len(vectors), length, vectors.shape[1])
-        given = given if self.heads_first else given.transpose(1, 2)
-        try:
-            image = self.call.again(given.contiguous(), self.tokens, only)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise UnknownRotationError("its rotary function fails on test vectors") from error
-        if image.shape[1:] != given.shape[1:]:
-            raise UnknownRotationError("its rotary function changes the shape of its input")
-        return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
-
-
-def _structure(probe: _Probe) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+def _structure(given: _Given, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """(pairs (P, 2), order (dim,), scale): from what becomes of each basis vector at the first few positions."""
-    dim = probe.call.inputs[0].shape[3]
+    dim = given.call.inputs[0].shape[3]
     # (position, output, input)
-    images = probe.turn(np.eye(dim), min(PROBED, probe.tokens)).transpose(1, 2, 0)
+    images = given.turn(np.eye(dim), tokens, min(PROBED, tokens)).transpose(1, 2, 0)
     order = np.abs(images[0]).argmax(axis=0)
     still = np.zeros((dim, dim))
     still[order, np.arange(dim)] = images[0].max(axis=0)

@@ -45,9 +45,8 @@ def explain(
         if isinstance(cause, errors.RevisionNotFoundError):
             return HubError(f"{place}: no such revision{nearest()}")
         if isinstance(cause, errors.HFValidationError):
-            return HubError(
-                f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
-            )
+            what = "is neither a folder on this machine nor a name on the hub (owner/name)"
+            return HubError(f"{repo!r} {what}")
         if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
             folder = "no local folder of that name and " if kind == "model" else ""
             return HubError(

@@ -62,8 +62,6 @@ class Resolved:
     source: Source
     commit: str
     """The hub's commit hash, or `sha256:` and a digest of the configuration and weights of a folder or file."""
-    path: str | None
-    """The folder or file on this machine; None for the hub."""
     files: FileMarks = ()
     """Of a folder or file: by which to notice that somebody writes there."""
 
@@ -72,15 +70,15 @@ def resolve(source: Source) -> Resolved:
     """What the source resolves to now. Reads a local model's files whole; downloads a hub model's config only."""
     if path := local_path(source):
         if live := live_record(source):
-            return Resolved(source, live.commit, str(path))
+            return Resolved(source, live.commit)
         files = file_marks(path, source)
         commit = digest(path, source)
         if file_marks(path, source) != files:
             raise CheckpointError(f"{source}: is still being written; run again once it is complete")
-        return Resolved(source, commit, str(path), files)
+        return Resolved(source, commit, files)
     commit = local_files(source, "config")[1]
     # A branch may move: everything else is read at this commit.
-    return Resolved(replace(source, revision=commit), commit, None)
+    return Resolved(replace(source, revision=commit), commit)
 
 
 def load_resolved(resolved: Resolved) -> Any:

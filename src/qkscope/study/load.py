@@ -210,11 +210,9 @@ def _entry(item: object, base: Path, has_model: bool) -> object:
         return {"model": place}
     if isinstance(item, dict):
         item = dict(item)
-        if isinstance(item.get("folder"), str):
-            item["folder"] = absolute(item["folder"], base)
-        for key in ("model", "tokenizer"):
+        for key, resolved in (("folder", absolute), ("model", _place), ("tokenizer", _place)):
             if isinstance(item.get(key), str):
-                item[key] = _place(item[key], base)
+                item[key] = resolved(item[key], base)
     return item
 
 

@@ -248,14 +248,12 @@ class _Recorder(Recorder):
     """Attends with the sampled queries of every pass."""
 
     def __init__(self, request: Request) -> None:
-        self._request, self._rows = request, request.rows("q")
-        self._reads = request.reads()
+        self._rows, self._reads = request.rows("q"), request.reads()
         self._edges, self._bins = strata_edges(request.windows), distance_bins(request.windows[-1])
-        heads = len(request.heads)
-        self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)
-        self._total = np.zeros((len(self._n), heads, len(COLUMNS) + len(self._bins)))
-        self._softmax = {name: np.full(heads, np.nan) for name in _SOFTMAX}
-        self._unmeasured: dict[int, str] = {}
+        heads, strata = len(request.heads), len(self._edges) - 1
+        total = np.zeros((strata, heads, len(COLUMNS) + len(self._bins)))
+        softmax = {name: np.full(heads, np.nan) for name in _SOFTMAX}
+        self._sum = AttentionSum(request.windows, np.zeros(strata, dtype=np.int64), total, softmax)
         self._queries: list[_Rows] = []
         self._keys: dict[tuple[int | None, int], _Keys] = {}
         self._averages: Any = None
@@ -277,17 +275,17 @@ class _Recorder(Recorder):
             # A document with fewer queries repeats its first, which then counts for nothing.
             t = np.stack([np.append(t, np.full(most - len(t), start)) for t, _ in chosen])
             weight = np.stack([np.append(w, np.zeros(most - len(w), dtype=np.int64)) for _, w in chosen])
-            self._n[stratum] += int(weight.sum())
+            self._sum.n[stratum] += int(weight.sum())
             some = _Rows(stratum, last, np.array(rows), t, weight, batch.ids()[rows][:, :last])
             self._queries += some.split(max(len(PARTS) + len(self._bins), *map(len, self._rows.values())))
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         softmax = facts.softmax
         if softmax is None:
-            self._unmeasured[index] = facts.no_softmax
+            self._sum.unmeasured[index] = facts.no_softmax
             return
         for name, value in softmax.constants.items():
-            self._softmax[name][self._rows[index]] = value
+            self._sum.softmax[name][self._rows[index]] = value
         reads = self._reads[index]
         means = self._means(q, k, facts, reads)
         for number, some in enumerate(self._queries):
@@ -299,7 +297,7 @@ class _Recorder(Recorder):
             u, w = (each[some.rows, :, some.stratum] for each in means)
             predicted = _by_position(facts, softmax, keys, u, w)
             found = _attend(q, k, facts.scale, softmax, some, keys, reads, predicted)
-            self._total[some.stratum, self._rows[index]] += found
+            self._sum.total[some.stratum, self._rows[index]] += found
 
     def _means(self, q: Any, k: Any, facts: LayerFacts, reads: Index) -> tuple[Array, Array]:
         """Mean queries and the mean keys that they read, before rotation: (documents, h, strata, d) each."""
@@ -314,9 +312,9 @@ class _Recorder(Recorder):
         return found[0], found[1][:, reads]
 
     def done(self) -> AttentionSum:
-        for layer in self._unmeasured:
-            self._total[:, self._rows[layer]] = np.nan
-        return AttentionSum(self._request.windows, self._n, self._total, self._softmax, self._unmeasured)
+        for layer in self._sum.unmeasured:
+            self._sum.total[:, self._rows[layer]] = np.nan
+        return self._sum
 
 
 def _attend(

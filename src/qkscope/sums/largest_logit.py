@@ -91,11 +91,12 @@ class LogitSum(Sum):
 
 class _Recorder(Recorder):
     def __init__(self, request: Request) -> None:
-        self._windows, self._rows = request.windows, request.rows("q")
+        self._rows = request.rows("q")
         self._reads = request.reads()
         shape = len(request.windows), len(request.heads)
-        self._logit, self._q_norm, self._k_norm = (np.full(shape, -np.inf) for _ in range(3))
-        self._where = np.full((*shape, 3), -1, dtype=np.int64)
+        logit, q_norm, k_norm = (np.full(shape, -np.inf) for _ in range(3))
+        where = np.full((*shape, 3), -1, dtype=np.int64)
+        self._sum = LogitSum(request.windows, logit, where, q_norm, k_norm)
         self._present: list[tuple[int, int, int]] = []
 
     def begin(self, batch: Batch) -> None:
@@ -109,12 +110,12 @@ class _Recorder(Recorder):
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         if facts.softmax is None:
-            for each in (self._logit, self._q_norm, self._k_norm):
+            for each in (self._sum.logit, self._sum.q_norm, self._sum.k_norm):
                 each[:, self._rows[index]] = np.nan
             return
         softmax = replace(facts.softmax, softcap=None)
         for row, document, tokens in self._present:
-            for ring, (start, stop) in enumerate(rings(tokens, self._windows)):
+            for ring, (start, stop) in enumerate(rings(tokens, self._sum.windows)):
                 span = slice(start, stop)
                 self._add(index, ring, document, span, q[row].float(), k[row].float(), facts.scale, softmax)
 
@@ -137,7 +138,8 @@ class _Recorder(Recorder):
             abs(scale) * q[:, span].norm(dim=-1).amax(dim=1),
             k[:, span].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
         )
-        for largest, found in zip((self._q_norm, self._k_norm), norms, strict=True):
+        total = self._sum
+        for largest, found in zip((total.q_norm, total.k_norm), norms, strict=True):
             largest[ring, rows] = np.maximum(largest[ring, rows], found.double().cpu().numpy())
         block = max(1, SCORES // (len(q) * span.stop))
         for start in range(span.start, span.stop, block):
@@ -148,12 +150,12 @@ class _Recorder(Recorder):
             scores.masked_fill_(softmax.hidden(back), -torch.inf)
             largest, at = (x.cpu().numpy() for x in scores.flatten(1).max(dim=1))
             query, key = np.divmod(at, stop)
-            before = self._logit[ring, rows]
+            before = total.logit[ring, rows]
             # NaN scores win and stay.
             larger = ~(largest <= before) & ~np.isnan(before)
-            self._logit[ring, rows] = np.where(larger, largest, before)
+            total.logit[ring, rows] = np.where(larger, largest, before)
             place = np.stack([np.full_like(query, document), query + start, key], axis=1)
-            self._where[ring, rows] = np.where(larger[:, None], place, self._where[ring, rows])
+            total.where[ring, rows] = np.where(larger[:, None], place, total.where[ring, rows])
 
     def done(self) -> LogitSum:
-        return LogitSum(self._windows, self._logit, self._where, self._q_norm, self._k_norm)
+        return self._sum
