@@ -159,10 +159,9 @@ def check_ablation(model: Any, through: str, layers: Mapping[int, tuple[int, int
         for layer, (q, k, d) in layers.items()
     }
     nothing = Ablation("position", {layer: range(q) for layer, (q, _, _) in layers.items()}, zeros)
-    family = backbone.config.model_type
     refused = (
-        f"parts of the scores of this {family} model cannot be removed, because its attention does not take queries "
-        "and keys of more dimensions ({}): heads can be measured, but not ablated"
+        f"parts of the scores of this {backbone.config.model_type} model cannot be removed, because its attention does "
+        "not take queries and keys of more dimensions ({}): heads can be measured, but not ablated"
     )
     with evaluating(backbone), torch.no_grad():
         plain = backbone(input_ids=ids, use_cache=False)[0].float()
@@ -206,7 +205,6 @@ def document_nats(
                     "reached, so their heads cannot be ablated"
                 )
             found = token_nats(head, hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            for document, total in zip(batch.documents, found.reshape(len(ids), -1).sum(axis=1), strict=True):
-                nats[place[document.index]] = total
-                counts[place[document.index]] = ids.shape[1] - 1
+            rows = [place[document.index] for document in batch.documents]
+            nats[rows], counts[rows] = found.reshape(len(ids), -1).sum(axis=1), ids.shape[1] - 1
     return nats, counts

@@ -58,18 +58,16 @@ class VectorSample(Recorder):
     ) -> None:
         self._numbers = heads_by_layer(heads)
         self._rate, self._window, self._seed, self._names = rate, window, seed, names
-        self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a batch each
+        self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a document each
         self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}
         self._picked: list[NDArray[np.int64]] = []
 
     def begin(self, batch: Batch) -> None:
-        pairs = list(zip(batch.documents, batch.lengths, strict=True))
-        self._picked = [sampled_positions(document.index, n, self._rate, self._seed) for document, n in pairs]
-        rows = [
-            np.stack([np.full(len(t), document.index), t, document.tokens[t]])
-            for (document, _), t in zip(pairs, self._picked, strict=True)
-        ]
-        self._labels.append(np.concatenate(rows, axis=1))
+        self._picked = []
+        for document, length in zip(batch.documents, batch.lengths, strict=True):
+            t = sampled_positions(document.index, length, self._rate, self._seed)
+            self._picked.append(t)
+            self._labels.append(np.stack([np.full(len(t), document.index), t, document.tokens[t]]))
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         for kind, x in (("q", q), ("k", k)):

@@ -94,9 +94,8 @@ def identical_weights(
     if problems:
         seen = f"the weights of {names_of(list(problems))} were not compared with others"
         why = f"Their files could not be listed or read ({next(iter(problems.values()))})"
-        found.append(
-            Finding("unchecked", "note", tuple(problems), seen, why, "Run this again when they can be read")
-        )
+        action = "Run this again when they can be read"
+        found.append(Finding("unchecked", "note", tuple(problems), seen, why, action))
     return found
 
 

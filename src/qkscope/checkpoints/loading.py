@@ -393,10 +393,8 @@ class WeightPrefetcher:
         if self._keep or str(source) not in self._sources or str(source) in self._there:
             return
         try:
-            if freed := hub.forget(source.model, source.revision):
-                say(
-                    f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)"
-                )
+            if freed := hub.forget(source.model, source.revision) / 1e9:
+                say(f"{source}: {freed:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
         except (OSError, QkscopeError) as error:
             why = printable(str(error))
             say(f"{source}: its weights could not be deleted ({why}) and remain in the hub cache")

@@ -108,10 +108,8 @@ def _files_below(folder: Path) -> Iterator[str]:
 
     for root, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            path = Path(root, name)
-            if not name.startswith(".") and path.is_file():
-                yield path.relative_to(folder).as_posix()
+        paths = (Path(root, name) for name in files if not name.startswith("."))
+        yield from (path.relative_to(folder).as_posix() for path in paths if path.is_file())
 
 
 def _file(path: Path, name: str, spec: CorpusSpec, notes: Notes) -> Generator[Text]:

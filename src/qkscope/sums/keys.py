@@ -58,10 +58,8 @@ class KeySample:
 
     def join(self, other: KeySample) -> KeySample:
         """The documents of both, over the same window."""
-        lengths, vectors = (
-            [getattr(each, name) for each in (self, other)] for name in ("lengths", "vectors")
-        )
-        return replace(self, lengths=np.concatenate(lengths), vectors=np.concatenate(vectors))
+        lengths = np.concatenate([self.lengths, other.lengths])
+        return replace(self, lengths=lengths, vectors=np.concatenate([self.vectors, other.vectors]))
 
     def pairs(self) -> NDArray[np.float64]:
         """Pairs of keys that each document has in each bucket, kept or not. (D, buckets)"""

@@ -112,12 +112,9 @@ class Moments:
     def without(self, part: Moments) -> Moments:
         """The moments of the tokens that are not in `part`, whose tokens are all among these: `merge` undone."""
         n = self.n - part.n
-        left = np.maximum(n, 1)
-        some = n > 0
-        mean_x = np.where(
-            some[:, None], self.mean_x + (part.n / left)[:, None] * (self.mean_x - part.mean_x), 0.0
-        )
-        mean_t = np.where(some, self.mean_t + part.n / left * (self.mean_t - part.mean_t), 0.0)
+        some, share = n > 0, part.n / np.maximum(n, 1)
+        mean_x = np.where(some[:, None], self.mean_x + share[:, None] * (self.mean_x - part.mean_x), 0.0)
+        mean_t = np.where(some, self.mean_t + share * (self.mean_t - part.mean_t), 0.0)
         weight = part.n * n / np.maximum(self.n, 1)
         dx, dt = part.mean_x - mean_x, part.mean_t - mean_t
         M = dx[:, :, None] * (weight[:, None] * dx)[:, None, :]
