@@ -76,9 +76,10 @@ def with_loss(model: Any) -> Run:
     """The same with the loss of every k-th token, k by the size of the vocabulary."""
     from qkscope.capture import Probing, measure
     from qkscope.capture.measure import STANDARD
-    from qkscope.sums import LossSum
+    from qkscope.sums import LossSum, Sum
 
-    heads, probe, sums = all_heads(model), Probing(model), {**STANDARD, LossSum: {}}
+    heads, probe = all_heads(model), Probing(model)
+    sums: Mapping[type[Sum], Mapping[str, Any]] = {**STANDARD, LossSum: {}}
 
     def run(document: Any) -> object:
         tokens = len(document.tokens)

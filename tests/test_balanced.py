@@ -19,6 +19,7 @@ from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit
 
 LENGTH, DIM, GROUPS, DOCUMENTS, HEADS = 48, 8, 4, 6, 4
 MEASURED = ("pca", "balanced", "scores", "distance")
@@ -57,7 +58,7 @@ def measured(q, k, rotation, known=True, bad=0):
         documents = [(q[:, d], k[:, d]) for d in range(start, start + DOCUMENTS)]
         unit = unit_of(heads, [LENGTH], documents, {0: rotation if known else None})
         every = replace(unit.q[0], bad=np.where(np.arange(len(q)) == 1, bad, 0))
-        units.append(unit.with_sums(replace(unit.moments, q=(every,))))
+        units.append(Unit.of(*unit.sums.values(), replace(unit.moments, q=(every,))))
     return measure_cell(Cell.of(units, LENGTH), [groups()[name] for name in MEASURED])
 
 

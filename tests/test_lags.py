@@ -12,7 +12,8 @@ from qkscope.corpus import documents_from
 from qkscope.measures.distance import measured_curve
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.path import SINK
-from qkscope.sums.scores import QUERIES, LagScores, distances, queries
+from qkscope.sums.scores import QUERIES, ScoreSum, distances, queries
+from qkscope.sums.unit import Unit
 
 WINDOWS = (32, 96)
 
@@ -49,10 +50,10 @@ def test_rings_count_by_the_pairs_they_have():
     lags = np.array([1, 40])
     n = np.array([[10, 0], [2, 5]])
     total = np.array([[[10.0, 0.0]], [[6.0, 15.0]]])
-    curve = LagScores(lags, n, total).curve(WINDOWS, 96)
+    curve = ScoreSum(WINDOWS, lags, n, total).curve(96)
     first, second = 32 - 5, 64
     assert curve[0] == pytest.approx([(first * 1 + second * 3) / (first + second), 3.0])
-    assert np.isnan(LagScores(lags, n, total).curve(WINDOWS, 32)[0, 1])
+    assert np.isnan(ScoreSum(WINDOWS, lags, n, total).curve(32)[0, 1])
 
 
 def test_a_measured_curve_is_in_logits_and_missing_where_a_unit_has_none(rng):
@@ -62,5 +63,5 @@ def test_a_measured_curve_is_in_logits_and_missing_where_a_unit_has_none(rng):
     unit = measure(model, documents, heads, WINDOWS)
     found = measured_curve([unit], 96)
     assert found.shape == (1, len(distances(96)))
-    np.testing.assert_allclose(found, unit.scores.curve(WINDOWS, 96) / np.sqrt(8), rtol=1e-6)
-    assert np.isnan(measured_curve([unit, unit.without_sum("scores")], 32)).all()
+    np.testing.assert_allclose(found, unit.scores.curve(96) / np.sqrt(8), rtol=1e-6)
+    assert np.isnan(measured_curve([unit, Unit.of(unit.facts, unit.moments)], 32)).all()

@@ -21,7 +21,7 @@ from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
-from qkscope.sums import KeySum
+from qkscope.sums import KeySum, Recorder
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.keys import KeySampling
 
@@ -154,11 +154,11 @@ def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn()
     heads = HeadIndex.of([(layer, head) for layer in (0, 1) for head in range(4)], 2)
     seen = {}
 
-    class Watch:
+    class Watch(Recorder):
         def begin(self, batch):
             self.batch = batch
 
-        def __call__(self, layer, q, k):
+        def layer(self, layer, q, k, facts):
             for row, document in enumerate(self.batch.documents):
                 seen[layer, document.index] = k[row].float().numpy().copy()
 

@@ -17,6 +17,7 @@ from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import measure, measure_batch
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Accumulator
+from qkscope.sums.unit import Unit
 
 
 def moments_of(x, t):
@@ -224,4 +225,4 @@ def test_units_of_different_heads_do_not_merge(rng):
     with pytest.raises(StudyError, match="different heads"):
         measure([a, b], 30)
     with pytest.raises(StudyError, match="no tokens"):
-        measure([a.with_sums(replace(a.facts, lengths=()))], 30)
+        measure([Unit.of(*a.sums.values(), replace(a.facts, lengths=()))], 30)

@@ -14,6 +14,7 @@ from qkscope.measures.registry import groups
 from qkscope.sums import KeySum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.keys import KeySample, KeySampling, bucket_size
+from qkscope.sums.unit import Unit
 
 WINDOW, DIM, GROUPS = 128, 6, 4
 SIZE = bucket_size(WINDOW)
@@ -50,7 +51,8 @@ def units_of(pairs, how):
     for group in range(GROUPS):
         numbers = [i for i in range(len(pairs)) if i % GROUPS == group]
         mine = [pairs[i] for i in numbers]
-        found.append(unit_of(heads, (WINDOW,), mine).with_sums(KeySum((kept(numbers, mine, how),))))
+        sums = unit_of(heads, (WINDOW,), mine).sums.values()
+        found.append(Unit.of(*sums, KeySum((kept(numbers, mine, how),))))
     return found
 
 
@@ -95,7 +97,8 @@ def test_the_sample_is_within_two_stated_errors_in_95_of_100_seeds(rng, keys, co
         some = []
         for group, unit in enumerate(whole):
             numbers = [i for i in range(len(pairs)) if i % GROUPS == group]
-            some.append(unit.with_sums(KeySum((kept(numbers, [pairs[i] for i in numbers], how),))))
+            sample = KeySum((kept(numbers, [pairs[i] for i in numbers], how),))
+            some.append(Unit.of(*unit.sums.values(), sample))
         found = measured(some)
         off.append((found.value("plasticity")[0] - truth) / found.value("plasticity_sampling_se")[0])
         inside += abs(off[-1]) <= 2
@@ -137,6 +140,6 @@ def test_kept_keys_come_back_from_a_units_file(rng):
 def test_a_head_that_met_infinity_has_no_plasticity(rng):
     units = units_of(documents(rng, 4), KeySampling(3, 1))
     bad = replace(units[0].q[0], bad=np.array([1]))
-    found = measured([units[0].with_sums(replace(units[0].moments, q=(bad,))), *units[1:]])
+    found = measured([Unit.of(*units[0].sums.values(), replace(units[0].moments, q=(bad,))), *units[1:]])
     assert np.isnan(found.value("plasticity")[0])
     assert np.isnan(found.arrays["plasticity_map"]).all()

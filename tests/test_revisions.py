@@ -126,7 +126,7 @@ def test_order_keeps_every_name_once_and_puts_what_is_no_checkpoint_last():
     assert [r.name for r in ordered] == ["step3", "step20", "main", "zeta", "alpha"]
     assert [r.label for r in ordered][2:] == ["main", "zeta", "alpha"]
     assert ordered[2].step is None
-    assert ordered[2].sort_key > ordered[1].sort_key
+    assert ordered[2].phase_key > ordered[1].phase_key
 
 
 def test_a_plain_run_continued_in_stages_and_long_context_keeps_training_order():

@@ -55,7 +55,7 @@ def units() -> list[bytes]:
     from qkscope.sums.moments import Accumulator
     from qkscope.sums.path import Path as BinSums
     from qkscope.sums.path import bin_edges
-    from qkscope.sums.scores import LagScores, distances
+    from qkscope.sums.scores import distances
 
     rng = np.random.default_rng(0)
     sums = Accumulator()
@@ -64,10 +64,11 @@ def units() -> list[bytes]:
     edges = bin_edges((16,))
     path = BinSums(edges, np.ones(len(edges) - 1, dtype=np.int64), rng.normal(size=(2, len(edges) - 1, 2)))
     lags = distances(16)
-    scores = LagScores(lags, np.ones((1, len(lags)), dtype=np.int64), rng.normal(size=(1, 2, len(lags))))
+    n = np.ones((1, len(lags)), dtype=np.int64)
+    scores = ScoreSum((16,), lags, n, rng.normal(size=(1, 2, len(lags))))
     keys = KeySample(16, np.array([9]), rng.normal(size=(1, 16, 1, 2, 2)).astype(np.float32))
     moments = MomentSum((16,), (one,), (one,), one, one)
-    made = [facts(), moments, PathSum(path, path), ScoreSum((16,), scores), KeySum((keys,)), excerpts()]
+    made = [facts(), moments, PathSum(path, path), scores, KeySum((keys,)), excerpts()]
     found = []
     for each in made:
         arrays, meta = each.to_arrays()

@@ -131,11 +131,9 @@ def widened(
         columns_q = [-x, (x * level).sum(-1, keepdim=True)]
         columns_k = [y, late.expand(*k.shape[:3], 1)]
     columns_q = [torch.where(chosen, column, 0.0) for column in columns_q]
-    spare = -(q.shape[3] + sum(column.shape[3] for column in columns_q)) % ALIGNED
-    return (
-        torch.nn.functional.pad(torch.cat([q, *columns_q], dim=3), (0, spare)),
-        torch.nn.functional.pad(torch.cat([k, *columns_k], dim=3), (0, spare)),
-    )
+    wide_q, wide_k = torch.cat([q, *columns_q], dim=3), torch.cat([k, *columns_k], dim=3)
+    spare = (0, -wide_q.shape[3] % ALIGNED)
+    return torch.nn.functional.pad(wide_q, spare), torch.nn.functional.pad(wide_k, spare)
 
 
 @contextmanager
@@ -161,10 +159,9 @@ def check_ablation(model: Any, through: str, layers: Mapping[int, tuple[int, int
         for layer, (q, k, d) in layers.items()
     }
     nothing = Ablation("position", {layer: range(q) for layer, (q, _, _) in layers.items()}, zeros)
-    family = backbone.config.model_type
     refused = (
-        f"parts of the scores of this {family} model cannot be removed, because its attention does not take queries "
-        "and keys of more dimensions ({}): heads can be measured, but not ablated"
+        f"parts of the scores of this {backbone.config.model_type} model cannot be removed, because its attention does "
+        "not take queries and keys of more dimensions ({}): heads can be measured, but not ablated"
     )
     with evaluating(backbone), torch.no_grad():
         plain = backbone(input_ids=ids, use_cache=False)[0].float()
@@ -208,7 +205,6 @@ def document_nats(
                     "reached, so their heads cannot be ablated"
                 )
             found = token_nats(head, hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            for document, total in zip(batch.documents, found.reshape(len(ids), -1).sum(axis=1), strict=True):
-                nats[place[document.index]] = total
-                counts[place[document.index]] = ids.shape[1] - 1
+            rows = [place[document.index] for document in batch.documents]
+            nats[rows], counts[rows] = found.reshape(len(ids), -1).sum(axis=1), ids.shape[1] - 1
     return nats, counts

@@ -117,9 +117,8 @@ class Architecture:
             return self.full_attention_layers
         if self.sliding_window and longest is not None and longest <= self.sliding_window:
             return self.attention_layers
-        shorter = (
-            f": measure documents of at most {self.sliding_window:,} tokens" if self.sliding_window else ""
-        )
+        limit = self.sliding_window
+        shorter = f": measure documents of at most {limit:,} tokens" if limit else ""
         raise CaptureError(
             f"this {self.family} model has no full-attention layer to measure: all {self.num_layers} layers use "
             f"sliding-window attention{shorter}{remedy}"
@@ -262,18 +261,16 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tu
             f"{num_layers} layers"
         )
     attention = tuple(_attends(kind) for kind in kinds)
+    slides = ("sliding", "chunked", "compressed")
     local = fields.get("attention_window_size") is not None
-    return attention, tuple(_attends(kind) and (local or _slides(kind)) for kind in kinds)
+    sliding = tuple(local or kind == "local" or any(word in kind for word in slides) for kind in kinds)
+    return attention, tuple(a and s for a, s in zip(attention, sliding, strict=True))
 
 
 def _attends(kind: str) -> bool:
     """Whether a layer type computes a softmax over scores of queries and keys, alone or next to something else."""
     softmax = "attention" in kind and "linear" not in kind
     return softmax or kind.startswith("hybrid") or kind in ("minimax_m3_sparse", "global", "local")
-
-
-def _slides(kind: str) -> bool:
-    return any(word in kind for word in ("sliding", "chunked", "compressed")) or kind == "local"
 
 
 def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[bool | None, ...]:
@@ -284,9 +281,7 @@ def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[
         return tuple(bool(flag) for flag in flags[:num_layers])
     if _opts_out(fields):
         return (False,) * num_layers
-    if fields.family in ROTATES_SLIDING_ONLY:
-        return sliding
-    if fields.family in ROTATES_SLIDING_IF_ANY and any(sliding):
+    if fields.family in ROTATES_SLIDING_ONLY or (fields.family in ROTATES_SLIDING_IF_ANY and any(sliding)):
         return sliding
     kinds, by_kind = fields.get("layer_types"), fields.get("rope_parameters")
     if kinds and by_kind and set(kinds) <= set(by_kind):
@@ -310,12 +305,8 @@ def _opts_out(fields: _Fields) -> bool:
 
 
 def _alibi(fields: _Fields) -> bool:
-    inner = fields.get("attn_config")
-    return bool(
-        fields.get("alibi")
-        or fields.family in ALWAYS_ALIBI
-        or (inner is not None and _Fields(inner).get("alibi"))
-    )
+    inner = _Fields(fields.get("attn_config") or {})
+    return bool(fields.get("alibi") or inner.get("alibi") or fields.family in ALWAYS_ALIBI)
 
 
 def _rope_theta(fields: _Fields) -> float | None:
@@ -341,16 +332,16 @@ def _check_numbers(fields: _Fields) -> None:
     """Refuse settings with which no model computes anything, such as a rope_theta of 0."""
     parts = [fields]
     if isinstance(parameters := fields.get("rope_parameters"), Mapping):
-        nested = [part for part in parameters.values() if isinstance(part, Mapping)]
-        parts += [_Fields(part) for part in (parameters, *nested)]
+        nested = (parameters, *parameters.values())
+        parts += [_Fields(part) for part in nested if isinstance(part, Mapping)]
     above_zero = () if _opts_out(fields) else _ABOVE_ZERO
     for part, name in product(parts, (*above_zero, *_NOT_NEGATIVE)):
-        value = part.get(name)
+        value, zero = part.get(name), name in _NOT_NEGATIVE
         for each in value if isinstance(value, list | tuple) else [value]:
             number = isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
-            if each is None or (number and (each > 0 or (each == 0 and name in _NOT_NEGATIVE))):
+            if each is None or (number and (each > 0 or (zero and each == 0))):
                 continue
-            expected = "a number of 0 or more" if name in _NOT_NEGATIVE else "a number greater than 0"
+            expected = "a number of 0 or more" if zero else "a number greater than 0"
             raise CaptureError(
                 f"its config.json has {name} = {each!r}, which is not valid; expected {expected}. Correct it, or "
                 "leave this checkpoint out"

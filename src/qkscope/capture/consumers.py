@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
-from qkscope.sums import Batch
+from qkscope.sums import Batch, LayerFacts, Recorder
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
-
-
-class BatchConsumer(Protocol):
-    """A consumer that also gets the documents of the next pass."""
-
-    def begin(self, batch: Batch) -> None: ...
-    def __call__(self, layer: int, q: Any, k: Any) -> None: ...
 
 
 def batches(
@@ -47,7 +40,7 @@ def batches(
     return [Batch(tuple(group), tuple(lengths[d.index] for d in group)) for group in result]
 
 
-class VectorSample:
+class VectorSample(Recorder):
     """A deterministic sample of the queries and keys, to be written in the public layout.
 
     Whether a token is in the sample depends on (seed, document, position) alone: the same tokens for q and k, every
@@ -65,44 +58,36 @@ class VectorSample:
     ) -> None:
         self._numbers = heads_by_layer(heads)
         self._rate, self._window, self._seed, self._names = rate, window, seed, names
-        self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a batch each
+        self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a document each
         self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}
         self._picked: list[NDArray[np.int64]] = []
 
     def begin(self, batch: Batch) -> None:
-        pairs = list(zip(batch.documents, batch.lengths, strict=True))
-        self._picked = [sampled_positions(document.index, n, self._rate, self._seed) for document, n in pairs]
-        rows = [
-            np.stack([np.full(len(t), document.index), t, document.tokens[t]])
-            for (document, _), t in zip(pairs, self._picked, strict=True)
-        ]
-        self._labels.append(np.concatenate(rows, axis=1))
+        self._picked = []
+        for document, length in zip(batch.documents, batch.lengths, strict=True):
+            t = sampled_positions(document.index, length, self._rate, self._seed)
+            self._picked.append(t)
+            self._labels.append(np.stack([np.full(len(t), document.index), t, document.tokens[t]]))
 
-    def __call__(self, layer: int, q: Any, k: Any) -> None:
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         for kind, x in (("q", q), ("k", k)):
-            if layer in self._numbers[kind]:
-                rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
-                every = np.concatenate(rows, axis=1)
-                self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
+            rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
+            self._vectors.setdefault((kind, index), []).append(np.concatenate(rows, axis=1))
 
     def write(self, root: Path, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""
         example, position, token = np.concatenate(self._labels, axis=1)
         order = np.lexsort([position, example])
         labels: dict[str, Any] = {"example_id": example[order], "position": position[order]}
+        labels["window"] = self._window
         if self._names is not None:
             known = {int(i): self._names(int(i)) for i in np.unique(token)}
             labels["token_str"] = [known[i] for i in token[order].tolist()]
-        for kind, by_layer in self._numbers.items():
-            for layer, numbers in by_layer.items():
-                vectors = np.concatenate(self._vectors[kind, layer], axis=1)[:, order]
-                labels["sliding_window"] = (
-                    architecture.sliding_window if architecture.sliding[layer] else None
-                )
-                for head, vector in zip(numbers, vectors, strict=True):
-                    write_vectors(
-                        root, model, layer, head, kind, **labels, vector=vector, window=self._window
-                    )
+        for (kind, layer), parts in self._vectors.items():
+            vectors = np.concatenate(parts, axis=1)[:, order]
+            labels["sliding_window"] = architecture.sliding_window if architecture.sliding[layer] else None
+            for head, vector in zip(self._numbers[kind][layer], vectors, strict=True):
+                write_vectors(root, model, layer, head, kind, **labels, vector=vector)
 
 
 def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDArray[np.int64]:

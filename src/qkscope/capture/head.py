@@ -36,12 +36,8 @@ class LanguageHead:
                 f"this {family} model has no language-model head, so it has no loss: load it with its head "
                 "(AutoModelForCausalLM), or measure without the loss"
             )
-        self._parents = [
-            (parent, name)
-            for parent in model.modules()
-            for name, child in parent.named_children()
-            if child is self._backbone
-        ]
+        children = [(parent, *each) for parent in model.modules() for each in parent.named_children()]
+        self._parents = [(parent, name) for parent, name, child in children if child is self._backbone]
         ids = torch.tensor([[1, 2, 3]], device=input_device(self._backbone))
         with torch.no_grad():
             self._output = called(input_ids=ids, use_cache=False)

@@ -8,7 +8,7 @@ changes at import.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -42,16 +42,12 @@ def capture(
     layers = architecture.attention_layers if layers is None else layers
     chosen = _Layers(architecture, layers, consumer, observe)
     show_layers = HOOKS[through or find_hook(backbone)]
-    around = [
+    with (
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
         backbone.register_forward_hook(lambda *_: chosen.end()),
-    ]
-    try:
-        with show_layers(backbone, chosen.observe):
-            yield backbone
-    finally:
-        for each in around:
-            each.remove()
+        show_layers(backbone, chosen.observe),
+    ):
+        yield backbone
 
 
 def find_backbone(model: Any) -> Any:
@@ -122,12 +118,7 @@ class _Layers:
     def observe(self, call: LayerCall) -> None:
         if call.layer not in self._layers or call.q.shape[2] != call.k.shape[2]:
             return
-        pointers = (call.layer, call.q.data_ptr(), call.k.data_ptr())
-        if self._last is not None and pointers == (
-            self._last.layer,
-            self._last.q.data_ptr(),
-            self._last.k.data_ptr(),
-        ):
+        if self._last is not None and _pointers(call) == _pointers(self._last):
             return  # some layers weigh two sets of values with the same queries and keys
         self._last = replace(call, scores=None, values=None, output=None, weights=None)
         self._seen.append(call.layer)
@@ -151,6 +142,10 @@ class _Layers:
             "layers have one query and one key per token in transformers' attention interface or in a product that "
             "goes into a softmax"
         )
+
+
+def _pointers(call: LayerCall) -> tuple[int, int, int]:
+    return call.layer, call.q.data_ptr(), call.k.data_ptr()
 
 
 def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
@@ -183,9 +178,8 @@ def rope_in_layers(model: Any, config: Any, layers: Collection[int]) -> Iterator
     backbone = find_backbone(model)
     rotary, blocks = _rotary_and_layers(backbone, config, layers)
     other = type(rotary)(config=config.get_text_config()).to(next(backbone.parameters()).device)
-    exchanged: list[
-        tuple[Any, Any]
-    ] = []  # the pass's own (cos, sin) and the other ones, computed once a pass
+    # The pass's own (cos, sin) and the other ones, computed once a pass.
+    exchanged: list[tuple[Any, Any]] = []
 
     def exchange(module: Any, args: Any, kwargs: Any) -> Any:
         own, positions = kwargs.get("position_embeddings"), kwargs.get("position_ids")
@@ -196,12 +190,10 @@ def rope_in_layers(model: Any, config: Any, layers: Collection[int]) -> Iterator
             exchanged[:] = [(own, other(hidden, positions))]
         return args, {**kwargs, "position_embeddings": exchanged[0][1]}
 
-    hooks = [blocks[layer].register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(blocks[layer].register_forward_pre_hook(exchange, with_kwargs=True))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> tuple[Any, Any]:
@@ -218,9 +210,8 @@ def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> t
             f"{architecture.num_layers - 1}"
         )
     if all(architecture.rope[layer] is False for layer in layers):
-        raise CaptureError(
-            f"layers {list(layers)} do not rotate (NoPE), so RoPE settings change nothing there"
-        )
+        why = "do not rotate (NoPE), so RoPE settings change nothing there"
+        raise CaptureError(f"layers {list(layers)} {why}")
     return rotary, blocks
 
 

@@ -14,8 +14,9 @@ Both are context managers, and undo themselves when the block ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from qkscope.capture.architecture import layer_numbers
@@ -66,9 +67,8 @@ def attention_interface(backbone: Any, observe: Observer, change: Change | None 
 
     def around(attention: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            crossed = (
-                getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
-            )
+            name = type(module).__name__
+            crossed = getattr(module, "is_cross_attention", False) or "CrossAttention" in name
             if id(module) not in layers or crossed or query.dim() != 4:
                 return attention(module, query, key, value, *args, **kwargs)
             scale = kwargs.get("scaling")
@@ -119,18 +119,16 @@ def score_products(backbone: Any, observe: Observer, change: Change | None = Non
                 watch.saw(function, args, kwargs, result)
             return result
 
-    hooks = [backbone.register_forward_pre_hook(watch.begin, with_kwargs=True)]
     numbers = layer_numbers(backbone)
-    for module in backbone.modules():
-        if (layer := numbers.get(id(module))) is not None:
-            hooks.append(module.register_forward_pre_hook(lambda m, _, layer=layer: watch.enter(layer, m)))
-            hooks.append(module.register_forward_hook(lambda *_: watch.leave()))
-    try:
-        with Watching():
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        hooks.enter_context(backbone.register_forward_pre_hook(watch.begin, with_kwargs=True))
+        for module in backbone.modules():
+            if (layer := numbers.get(id(module))) is not None:
+                enter = partial(watch.enter, layer)
+                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_hook(lambda *_: watch.leave()))
+        hooks.enter_context(Watching())
+        yield
 
 
 class _Watch:
@@ -146,10 +144,8 @@ class _Watch:
         self._pending: list[tuple[Any, Any]] = []
         self._batch = self._tokens = 0
         tensor = torch.Tensor
-        self._products = {
-            *(torch.matmul, torch.bmm, torch.baddbmm),
-            *(tensor.matmul, tensor.__matmul__, tensor.bmm, tensor.baddbmm),
-        }
+        self._products = {torch.matmul, torch.bmm, torch.baddbmm}
+        self._products |= {tensor.matmul, tensor.__matmul__, tensor.bmm, tensor.baddbmm}
         self._softmax = {functional.softmax, torch.softmax, tensor.softmax}
         self._fused = {functional.scaled_dot_product_attention}
 
@@ -158,7 +154,7 @@ class _Watch:
         self._batch, self._tokens = ids.shape[:2]
         self.inside, self._pending = [], []
 
-    def enter(self, layer: int, module: Any) -> None:
+    def enter(self, layer: int, module: Any, _args: Any) -> None:
         if not self.inside:
             self._pending, self._scored = [], False
         self.inside.append((layer, module))
@@ -186,10 +182,8 @@ class _Watch:
         if fused:
             return (q, k, *args[2:]), {**kwargs, "scale": query.shape[-1] ** -0.5 if scale is None else scale}
         new = {id(query): q, id(second): k.transpose(-1, -2)}
-        return (
-            tuple(new.get(id(each), each) for each in args),
-            {name: new.get(id(each), each) for name, each in kwargs.items()},
-        )
+        kwargs = {name: new.get(id(each), each) for name, each in kwargs.items()}
+        return tuple(new.get(id(each), each) for each in args), kwargs
 
     def saw(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if function in self._fused:

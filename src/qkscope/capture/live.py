@@ -31,15 +31,11 @@ def undisturbed(model: Any) -> Iterator[None]:
     import torch
 
     python, numbers = random.getstate(), np.random.get_state()
-    before = [
-        (
-            module,
-            {name: (x, None if x is None else x.clone()) for name, x in module._buffers.items()},
-            {name: value for name, value in vars(module).items() if isinstance(value, int | float | str)},
-        )
-        for module in model.modules()
-        if module._buffers
+    with_buffers = [module for module in model.modules() if module._buffers]
+    buffers = [
+        {n: (x, None if x is None else x.clone()) for n, x in m._buffers.items()} for m in with_buffers
     ]
+    plain = [{n: x for n, x in vars(m).items() if isinstance(x, int | float | str)} for m in with_buffers]
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     device = next(model.parameters()).device.type
     try:
@@ -54,13 +50,13 @@ def undisturbed(model: Any) -> Iterator[None]:
             yield
     finally:
         with torch.no_grad():
-            for module, buffers, plain in before:
-                for name, (buffer, value) in buffers.items():
+            for module, tensors, values in zip(with_buffers, buffers, plain, strict=True):
+                for name, (buffer, value) in tensors.items():
                     if buffer is not None and not bool((buffer == value).all()):
                         buffer.copy_(value)
                     if module._buffers.get(name) is not buffer:
                         module._buffers[name] = buffer
-                for name, value in plain.items():
+                for name, value in values.items():
                     if vars(module).get(name) != value:
                         setattr(module, name, value)
         random.setstate(python)
@@ -101,11 +97,8 @@ class WholeModel:
     def __call__(self, **inputs: Any) -> Any:
         """What the backbone returns."""
         outputs: list[Any] = []
-        hook = self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output))
-        try:
+        with self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output)):
             self.whole(**inputs, **self._only)
-        finally:
-            hook.remove()
         return outputs[0]
 
 
@@ -116,14 +109,10 @@ def is_sharded(model: Any) -> bool:
 
 def unwrapped(model: Any) -> Any:
     """The transformers model inside torch.compile and DDP. FSDP2 wraps in place: the model is the wrapper."""
-    while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif type(model).__name__ == "DistributedDataParallel":
-            # Called through its wrapper without gradients, the next training step would not synchronise buffers.
-            model = model.module
-        else:
-            return model
+    if hasattr(model, "_orig_mod"):
+        return unwrapped(model._orig_mod)
+    # Called through its wrapper without gradients, the next training step would not synchronise buffers.
+    return unwrapped(model.module) if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def weights_digest(model: Any) -> str:

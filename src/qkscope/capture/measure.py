@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import BatchConsumer, batches, heads_by_layer
+from qkscope.capture.consumers import batches, heads_by_layer
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
-from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes
 from qkscope.capture.probe import Probing, evaluating
 from qkscope.capture.probe_rotation import Rotations, check_windows
 from qkscope.capture.softmax import Softmaxes
@@ -25,6 +25,7 @@ from qkscope.sums import (
     LayerFacts,
     MomentSum,
     PathSum,
+    Recorder,
     Request,
     ScoreSum,
     Softmax,
@@ -53,14 +54,14 @@ def measure(
     batch_tokens: int = BATCH_TOKENS,
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
-    save: BatchConsumer | None = None,
+    save: Recorder | None = None,
     probe: Probing | None = None,
 ) -> Unit:
     """The sums of all `heads` over the documents' first max(windows) tokens, one ring per window.
 
     sums       which sums, each with its parameters; the unit's facts come with them
     on_tokens  called with the number of real tokens of each pass
-    save       is shown the same queries and keys as the sums, of all heads
+    save       is shown the same as the sums
     probe      the `Probing` of this model, if several units are measured with it: its passes are then run once
 
     Documents of different lengths share a pass unless padding changes their queries or keys.
@@ -77,8 +78,13 @@ def measure(
     layers = np.unique(heads.layer).tolist()
     probe = probe or Probing(model)
     architecture, found = probe(tuple(layers))
-    if _padding_matters(backbone, architecture, probe, layers, passes):
-        passes = batches(documents, edges[-1], batch_tokens, mixed=False)
+    if padded := next((batch for batch in passes if len(set(batch.lengths)) > 1), None):
+        # Whether padding changes what is measured is tested on the longest documents that would be padded.
+        length, ids = max(set(padded.lengths) - {padded.lengths[0]}), _ids(backbone, padded)
+        with _explained(architecture, ids):
+            matters = probe.padding_matters(tuple(layers), ids, length)
+        if matters:
+            passes = batches(documents, edges[-1], batch_tokens, mixed=False)
     heads = heads.with_rope(architecture.rope_by_layer())
     lengths = {document.index: min(len(document.tokens), edges[-1]) for document in documents}
     wanted: Mapping[type[Sum], Mapping[str, Any]] = {FactSum: {}, **sums}
@@ -88,8 +94,8 @@ def measure(
     running = {kind: kind.start(request, **parameters) for kind, parameters in wanted.items()}
     own = {kind: extra for kind in running if (extra := kind.own_documents(documents, edges[-1]))}
     rotations, softmaxes = Rotations(architecture), Softmaxes(architecture, found.scales, found.slopes)
-    shared = [each for kind, each in running.items() if kind not in own]
-    watch = _Watch(request, shared, rotations, softmaxes, found.scales, save)
+    shared = [each for kind, each in running.items() if kind not in own] + ([save] if save else [])
+    watch = _Watch(request, shared, rotations, softmaxes, found.scales)
     with numpy_on_one_thread():
         with (
             rotations.calls.watching(backbone),
@@ -109,13 +115,12 @@ class _Watch:
     def __init__(
         self,
         request: Request,
-        sums: Sequence[Sum],
+        sums: Sequence[Recorder],
         rotations: Rotations | None,
         softmaxes: Softmaxes,
         scales: Mapping[int, float],
-        save: BatchConsumer | None = None,
     ) -> None:
-        self._sums, self._rotations, self._scales, self._save = sums, rotations, scales, save
+        self._sums, self._rotations, self._scales = sums, rotations, scales
         self._softmaxes = softmaxes
         self._softmax: Softmax | None = None
         self._numbers = heads_by_layer(request.heads)
@@ -123,8 +128,6 @@ class _Watch:
     def begin(self, batch: Batch) -> None:
         for each in self._sums:
             each.begin(batch)
-        if self._save is not None:
-            self._save.begin(batch)
         if self._rotations is not None:
             self._rotations.calls.take()
 
@@ -136,13 +139,10 @@ class _Watch:
     def layer(self, index: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
             facts = self._facts(index, q, k)
-            measured_q, measured_k = (
-                _selected(x, self._numbers[kind][index]) for kind, x in (("q", q), ("k", k))
-            )
+            q_measured = _selected(q, self._numbers["q"][index])
+            k_measured = _selected(k, self._numbers["k"][index])
             for each in self._sums:
-                each.layer(index, measured_q, measured_k, facts)
-            if self._save is not None:
-                self._save(index, q, k)
+                each.layer(index, q_measured, k_measured, facts)
 
     def _facts(self, index: int, q: Any, k: Any) -> LayerFacts:
         numbers = self._numbers["q"][index]
@@ -178,18 +178,6 @@ def _selected_before(before: Unrotated | None, numbers: list[int]) -> Unrotated 
     if before is None or before.vectors.shape[1] == 1:
         return before
     return Unrotated(_selected(before.vectors, numbers), before.dims)
-
-
-def _padding_matters(
-    backbone: Any, architecture: Architecture, probe: Probing, layers: Sequence[int], passes: Sequence[Batch]
-) -> bool:
-    """Whether padding changes what is measured, tested on the longest documents that would be padded."""
-    batch = next((batch for batch in passes if len(set(batch.lengths)) > 1), None)
-    if batch is None:
-        return False
-    longest, ids = max(set(batch.lengths) - {batch.lengths[0]}), _ids(backbone, batch)
-    with _explained(architecture, ids):
-        return probe.padding_matters(tuple(layers), ids, longest)
 
 
 def _run_all(
@@ -275,29 +263,24 @@ def _check_tokens(backbone: Any, passes: list[Batch]) -> None:
 
 
 def _check_room(
-    backbone: Any,
-    architecture: Architecture,
-    heads: HeadIndex,
-    windows: tuple[int, ...],
-    passes: list[Batch],
+    backbone: Any, architecture: Architecture, heads: HeadIndex, windows: tuple[int, ...], passes: list[Batch]
 ) -> None:
     """Before the start: are the moments (sums and their result) and eager attention's scores going to fit?"""
     import torch
 
-    vectors = len(heads) + len(heads.keys)
-    needed = 2 * moments_bytes(vectors, architecture.head_dim, len(windows))
-    check_memory(
-        needed, available_bytes(), f"measuring {len(heads)} heads of {architecture.head_dim} dimensions"
-    )
+    needed = 2 * moments_bytes(len(heads) + len(heads.keys), architecture.head_dim, len(windows))
+    what = f"measuring {len(heads)} heads of {architecture.head_dim} dimensions"
+    check_memory(needed, available_bytes(), what)
     weight = backbone.get_input_embeddings().weight
     if passes and backbone.config._attn_implementation == "eager":
-        shape = len(passes[0].lengths), max(passes[0].lengths)
-        scores = scores_bytes(architecture, *shape, weight.element_size())
-        what = f"the eager attention of this {architecture.family} model over {shape[0]} x {shape[1]} tokens"
+        rows, tokens = len(passes[0].lengths), max(passes[0].lengths)
+        # Eager attention holds the scores of a layer twice: before and after their softmax.
+        needed = 2 * rows * architecture.n_q_heads * tokens**2 * weight.element_size()
         free = available_bytes() if weight.device.type == "cpu" else None
         if weight.device.type == "cuda":
             free = int(torch.cuda.mem_get_info(weight.device)[0])
-        check_memory(scores, free, what)
+        what = f"the eager attention of this {architecture.family} model over {rows} x {tokens} tokens"
+        check_memory(needed, free, what)
 
 
 @contextmanager

@@ -32,17 +32,13 @@ def weights_bytes(config: Any, architecture: Architecture, dtype: str = "auto") 
     return itemsize * (vocabulary * hidden + architecture.num_layers * layer)
 
 
-def scores_bytes(architecture: Architecture, batch: int, length: int, itemsize: int) -> int:
-    """Bytes of one layer's attention scores, which eager attention holds twice (scores and their softmax)."""
-    return 2 * batch * architecture.n_q_heads * length * length * itemsize
-
-
 def check_memory(needed: int, available: int | None, what: str) -> None:
     """Raise `CaptureError` if `needed` bytes for `what` exceed what is available (None: not known)."""
     if available is not None and needed > available:
+        needs, free = (f"{size / 2**30:,.1f} GiB" for size in (needed, available))
         raise CaptureError(
-            f"{what} needs about {_gigabytes(needed)}, but only {_gigabytes(available)} are free: measure fewer "
-            "heads or shorter windows, reduce `batch_tokens` in a study, or use a larger machine"
+            f"{what} needs about {needs}, but only {free} are free: measure fewer heads or shorter windows, reduce "
+            "`batch_tokens` in a study, or use a larger machine"
         )
 
 
@@ -71,7 +67,3 @@ def _container_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     if limit == "max":
         return None
     return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"

@@ -9,7 +9,7 @@ One document alone and padded: if its queries or keys differ, documents of diffe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,17 +89,25 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
     ids = _two_documents(backbone)
     with evaluating(backbone), torch.no_grad():
         through = find_hook(backbone)
-        seen, plain = _look_and_compare(model, through, layers, ids)
+        plain = backbone(input_ids=ids, use_cache=False)[0]
+        seen, watched = _look(model, through, layers, ids)
+        # Some models never give the same output twice.
+        if not torch.equal(watched, plain) and torch.equal(
+            backbone(input_ids=ids, use_cache=False)[0], plain
+        ):
+            raise CaptureError(
+                f"capturing queries and keys of this {backbone.config.model_type} model changes its outputs by up to "
+                f"{(watched - plain).abs().max():.3g}, so the captured vectors would not be those it computes"
+            )
         with _alike([call.module for call in seen.values()]) as replaced:
             turned, _ = _look(model, through, layers, ids)
     scales = {layer: _scale(call) for layer, call in seen.items()}
+    shown = [plain, *(call.q for call in seen.values()), *(call.k for call in seen.values())]
     return Probe(
         through=through,
-        causal=not any(_leaks(x) for x in (plain, *(x for call in seen.values() for x in (call.q, call.k)))),
+        causal=not any(map(_leaks, shown)),
         scales=scales,
-        rotates={
-            layer: _turns(call) if id(call.module) in replaced else None for layer, call in turned.items()
-        },
+        rotates={n: _turns(call) if id(call.module) in replaced else None for n, call in turned.items()},
         windows={layer: call.window for layer, call in seen.items()},
         slopes={layer: read_slopes(call, scales[layer]) for layer, call in seen.items()},
     )
@@ -163,30 +171,14 @@ def padding_difference(model: Any, through: str, layers: Collection[int], ids: A
     return max(found)
 
 
-def _look_and_compare(
-    model: Any, through: str, layers: Collection[int], ids: Any
-) -> tuple[dict[int, LayerCall], Any]:
-    """The call of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
-    import torch
-
-    backbone = find_backbone(model)
-    plain = backbone(input_ids=ids, use_cache=False)[0]
-    seen, watched = _look(model, through, layers, ids)
-    # Some models never give the same output twice.
-    if not torch.equal(watched, plain) and torch.equal(backbone(input_ids=ids, use_cache=False)[0], plain):
-        raise CaptureError(
-            f"capturing queries and keys of this {backbone.config.model_type} model changes its outputs by up to "
-            f"{(watched - plain).abs().max():.3g}, so the captured vectors would not be those it computes"
-        )
-    return seen, plain
-
-
 def _look(model: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, LayerCall], Any]:
     """The call of each layer in one pass, and the pass's output."""
     seen: dict[int, LayerCall] = {}
-    with capture(
-        model, lambda *_: None, layers, through, lambda call: seen.update({call.layer: call})
-    ) as backbone:
+
+    def keep(call: LayerCall) -> None:
+        seen[call.layer] = call
+
+    with capture(model, lambda *_: None, layers, through, keep) as backbone:
         return seen, backbone(input_ids=ids, use_cache=False)[0]
 
 
@@ -255,12 +247,10 @@ def _alike(modules: list[Any]) -> Iterator[set[int]]:
 
         return tuple(alike(x) for x in args), {name: alike(x) for name, x in kwargs.items()}
 
-    hooks = [module.register_forward_pre_hook(first_token, with_kwargs=True) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(first_token, with_kwargs=True))
         yield replaced
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

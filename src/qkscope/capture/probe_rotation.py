@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -41,6 +42,10 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 _ROTARY = re.compile(r"(^|_)apply_rot")
 
 
+# Queries and keys before rotation; None where they do not rotate or that is not known.
+Sources = tuple[Unrotated | None, Unrotated | None]
+
+
 class UnknownRotationError(Exception):
     """Why a layer's rotation is not known, in words."""
 
@@ -57,31 +62,16 @@ class Call:
     @property
     def inputs(self) -> list[Any]:
         """The vectors that went in: as many of the leading arguments as came out."""
-        given = [each for each in (*self.args, *self.kwargs.values()) if _is_vectors(each)]
-        return given[: len(self.outputs)]
+        # Real tensors (documents, heads, tokens, dim) or (documents, tokens, heads, dim).
+        everything = (*self.args, *self.kwargs.values())
+        vectors = [x for x in everything if getattr(x, "ndim", 0) == 4 and x.is_floating_point()]
+        return vectors[: len(self.outputs)]
 
     @property
     def settings(self) -> tuple[Any, ...]:
         """Everything but the vectors: tables of cosines and sines, or of complex numbers, and switches."""
         inputs = {id(each) for each in self.inputs}
         return tuple(each for each in (*self.args, *self.kwargs.values()) if id(each) not in inputs)
-
-    def again(self, vectors: Any, tokens: int, only: int | None = None) -> Any:
-        """What the function returns for `vectors` in the place of each of its own, perhaps of other heads.
-
-        `only` cuts arguments with an entry per position down to the first few.
-        """
-        inputs = {id(each) for each in self.inputs}
-
-        def change(argument: Any) -> Any:
-            if id(argument) in inputs:
-                return vectors
-            return argument if only is None else _first(argument, tokens, only)
-
-        found = self.function(
-            *(change(each) for each in self.args), **{k: change(v) for k, v in self.kwargs.items()}
-        )
-        return found[0] if isinstance(found, tuple) else found
 
 
 class RotaryCalls:
@@ -141,6 +131,33 @@ class _Given:
     first: int
     heads_first: bool
 
+    def turn(self, vectors: NDArray[np.float64], tokens: int, only: int | None = None) -> NDArray[np.float64]:
+        """What the function makes of other vectors (n, dim), each at every position: (n, tokens, dim).
+
+        With `only`, at the first few positions: (n, only, dim). Arguments with an entry per position are cut to these.
+        """
+        import torch
+
+        inputs = {id(each) for each in self.call.inputs}
+        given = torch.as_tensor(vectors, dtype=torch.float32, device=self.vectors.device)
+        given = given[None, :, None].expand(1, len(vectors), only or tokens, vectors.shape[1])
+        given = (given if self.heads_first else given.transpose(1, 2)).contiguous()
+
+        def change(argument: Any) -> Any:
+            if id(argument) in inputs:
+                return given
+            return argument if only is None else _first(argument, tokens, only)
+
+        args = [change(each) for each in self.call.args]
+        try:
+            image = self.call.function(*args, **{k: change(v) for k, v in self.call.kwargs.items()})
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise UnknownRotationError("its rotary function fails on test vectors") from error
+        image = image[0] if isinstance(image, tuple) else image
+        if image.shape[1:] != given.shape[1:]:
+            raise UnknownRotationError("its rotary function changes the shape of its input")
+        return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
+
 
 class Rotations:
     """The rotation of each layer, the same in every pass, and each pass's vectors before it.
@@ -152,31 +169,29 @@ class Rotations:
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
         self._orders: dict[tuple[int, str], NDArray[np.int64]] = {}
-        self._fitted: list[tuple[tuple[Any, ...], tuple[Rotation, NDArray[np.int64]]]] = []
+        self._fitted: dict[tuple[int, ...], tuple[Any, tuple[Rotation, NDArray[np.int64]]]] = {}
         self._longest = 0
         self.calls = RotaryCalls()
         self.found: dict[int, Rotation | None] = {}
         self.reasons: dict[int, str] = {}
 
-    def before(self, layer: int, q: Any, k: Any) -> tuple[Unrotated | None, Unrotated | None]:
-        """Queries and keys of a layer before rotation; None where they do not rotate or that is not known."""
-        calls = self.calls.take()
-        if layer in self.found:
-            try:
-                return self._sources(layer, calls, q, k)
-            except UnknownRotationError as error:
-                raise CaptureError(
-                    f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
-                    f"differently from one of {self._longest} ({error}): measure a single window, with "
-                    "documents that fill it"
-                ) from error
-        self._longest = max(self._longest, q.shape[2])
+    def before(self, layer: int, q: Any, k: Any) -> Sources:
+        """Queries and keys of a layer before rotation; the first pass finds the rotation."""
+        calls, first = self.calls.take(), layer not in self.found
         try:
-            self.found[layer] = self._find(layer, calls, q, k)
+            if first:
+                self._longest = max(self._longest, q.shape[2])
+                self.found[layer] = self._find(layer, calls, q, k)
             return self._sources(layer, calls, q, k)
         except UnknownRotationError as error:
-            self.found[layer], self.reasons[layer] = None, str(error)
-            return None, None
+            if first:
+                self.found[layer], self.reasons[layer] = None, str(error)
+                return None, None
+            raise CaptureError(
+                f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
+                f"differently from one of {self._longest} ({error}): measure a single window, with documents that "
+                "fill it"
+            ) from error
 
     def _find(self, layer: int, calls: list[Call], q: Any, k: Any) -> Rotation:
         if not calls:
@@ -192,22 +207,16 @@ class Rotations:
         """The rotation that made captured vectors x. Layers share tables, so each is fitted once."""
         given = _origin(calls, x)
         settings, dim = given.call.settings, given.vectors.shape[3]
-        known = [
-            fitted
-            for of, fitted in self._fitted
-            if fitted[0].dim == dim and list(map(id, of)) == list(map(id, settings))
-        ]
-        if not known:
-            known = [fit(given.call, x.shape[2], given.heads_first)]
-            self._fitted.append((settings, known[0]))
-        inner, self._orders[layer, kind] = known[0]
+        key = dim, *map(id, settings)
+        if key not in self._fitted:
+            # With the settings, so that no other table gets one of their ids.
+            self._fitted[key] = settings, fit(given, x.shape[2])
+        _, (inner, self._orders[layer, kind]) = self._fitted[key]
         if inner.dim == x.shape[3]:
             return inner
         return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
 
-    def _sources(
-        self, layer: int, calls: list[Call], q: Any, k: Any
-    ) -> tuple[Unrotated | None, Unrotated | None]:
+    def _sources(self, layer: int, calls: list[Call], q: Any, k: Any) -> Sources:
         """Where q and k (documents, heads, tokens, dim) are before rotation, checked by rotating them back."""
         rotation = self.found[layer]
         if rotation is None or not len(rotation.pairs):
@@ -243,11 +252,8 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
     """The rope type and the length from which on it depends on a pass's length, if `tokens` is beyond that."""
     config = getattr(config, "text_config", None) or config
     parameters = getattr(config, "rope_parameters", None) or {}
-    kinds = (
-        [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    )
-    for each in kinds:
-        kind = each.get("rope_type")
+    for each in [parameters] if "rope_type" in parameters else parameters.values():
+        kind = each.get("rope_type") if isinstance(each, dict) else None
         if kind in LENGTH_DEPENDENT:
             limit = each.get("original_max_position_embeddings") or config.max_position_embeddings
             if tokens > limit:
@@ -255,20 +261,19 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
     return None
 
 
-def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[np.int64]]:
+def fit(given: _Given, tokens: int) -> tuple[Rotation, NDArray[np.int64]]:
     """What a rotary function does, and which dimension of its output each dimension of its input becomes."""
     if tokens < FEWEST_TOKENS:
         raise UnknownRotationError(f"documents of {tokens} tokens are too short to determine it")
-    probe = _Probe(call, tokens, heads_first)
-    pairs, order, scale = _structure(probe)
+    pairs, order, scale = _structure(given, tokens)
     if not len(pairs):
         return Rotation.none(len(order)), order
     # Scale times cosine and sine of each pair's angle at every position (tokens, P), from one vector.
     firsts = np.zeros((1, len(order)))
     firsts[0, np.argsort(order)[pairs[:, 0]]] = 1.0
-    image = probe.turn(firsts)[0]
+    image = given.turn(firsts, tokens)[0]
     cos, sin = image[:, pairs[:, 0]], image[:, pairs[:, 1]]
-    tolerance = _tolerance(call.inputs[0])
+    tolerance = _tolerance(given.vectors)
     if np.abs(np.hypot(cos, sin) / scale - 1).max() > tolerance:
         raise UnknownRotationError("its rotary function is not a rotation")
     frequency = _frequency(np.arctan2(sin, cos), tolerance)
@@ -277,36 +282,11 @@ def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[n
     return Rotation(len(order), pairs, np.abs(frequency), scale), order
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """Calls a rotary function on other vectors."""
-
-    call: Call
-    tokens: int
-    heads_first: bool
-
-    def turn(self, vectors: NDArray[np.float64], only: int | None = None) -> NDArray[np.float64]:
-        """Its image of vectors (n, dim), each at every position or at the first few: (n, tokens or `only`, dim)."""
-        import torch
-
-        length = only or self.tokens
-        given = torch.as_tensor(vectors, dtype=torch.float32, device=self.call.inputs[0].device)
-        given = given[None, :, None].expand(1, len(vectors), length, vectors.shape[1])
-        given = given if self.heads_first else given.transpose(1, 2)
-        try:
-            image = self.call.again(given.contiguous(), self.tokens, only)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise UnknownRotationError("its rotary function fails on test vectors") from error
-        if image.shape[1:] != given.shape[1:]:
-            raise UnknownRotationError("its rotary function changes the shape of its input")
-        return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
-
-
-def _structure(probe: _Probe) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+def _structure(given: _Given, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """(pairs (P, 2), order (dim,), scale): from what becomes of each basis vector at the first few positions."""
-    dim = probe.call.inputs[0].shape[3]
+    dim = given.call.inputs[0].shape[3]
     # (position, output, input)
-    images = probe.turn(np.eye(dim), min(PROBED, probe.tokens)).transpose(1, 2, 0)
+    images = given.turn(np.eye(dim), tokens, min(PROBED, tokens)).transpose(1, 2, 0)
     order = np.abs(images[0]).argmax(axis=0)
     still = np.zeros((dim, dim))
     still[order, np.arange(dim)] = images[0].max(axis=0)
@@ -349,28 +329,21 @@ def _wrapped(angle: NDArray[np.float64]) -> NDArray[np.float64]:
 def _origin(calls: list[Call], x: Any) -> _Given:
     """The call that x (documents, heads, tokens, dim) comes from: its very output, or recognized by its values."""
     heads, tokens, dim = x.shape[1:]
-    for call in calls:
-        for given, made in zip(call.inputs, call.outputs, strict=False):
-            same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
-            if same_numbers and given.shape == x.shape:
-                return _Given(call, given, 0, heads_first=True)
+    pairs = [(c, *pair) for c in calls for pair in zip(c.inputs, c.outputs, strict=False)]
+    for call, given, made in pairs:
+        same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
+        if same_numbers and given.shape == x.shape:
+            return _Given(call, given, 0, heads_first=True)
     seen = _sample(x)
     near = _tolerance(x) * float(np.abs(seen).max())
-    for call in calls:
-        for given, made in zip(call.inputs, call.outputs, strict=False):
-            for heads_first in (True, False):
-                a, b = (each if heads_first else each.transpose(1, 2) for each in (given, made))
-                if (
-                    a.shape != b.shape
-                    or b.shape[1] not in (heads, 1)
-                    or b.shape[2] != tokens
-                    or b.shape[3] > dim
-                ):
-                    continue
-                part = _sample(b)
-                for first in sorted({0, dim - b.shape[3]}):
-                    if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
-                        return _Given(call, a, first, heads_first)
+    for (call, *both), heads_first in product(pairs, (True, False)):
+        a, b = (each if heads_first else each.transpose(1, 2) for each in both)
+        if a.shape != b.shape or b.shape[1] not in (heads, 1) or b.shape[2] != tokens or b.shape[3] > dim:
+            continue
+        part = _sample(b)
+        for first in sorted({0, dim - b.shape[3]}):
+            if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
+                return _Given(call, a, first, heads_first)
     raise UnknownRotationError("queries or keys are modified after their rotation")
 
 
@@ -382,9 +355,8 @@ def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
     found = rotation.derotate(captured, np.arange(0, x.shape[2], _step(x), dtype=np.float64))
     allowed = (_tolerance(x) + ROUNDING * x.shape[2]) * np.abs(expected).max()
     if np.abs(found - expected).max() > allowed:
-        raise UnknownRotationError(
-            "undoing the rotation of captured vectors does not give the original vectors"
-        )
+        what = "undoing the rotation of captured vectors does not give the original vectors"
+        raise UnknownRotationError(what)
 
 
 def _step(x: Any) -> int:
@@ -405,18 +377,9 @@ def _tolerance(x: Any) -> float:
 
 def _namespaces(backbone: Any) -> list[dict[str, Any]]:
     """Of the files that define the modules of a layer, each once."""
-    files = {
-        cls.__module__
-        for module in backbone.modules()
-        if hasattr(module, "layer_idx")
-        for cls in type(module).__mro__
-    }
+    kinds = {type(module) for module in backbone.modules() if hasattr(module, "layer_idx")}
+    files = {cls.__module__ for kind in kinds for cls in kind.__mro__}
     return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]
-
-
-def _is_vectors(argument: Any) -> bool:
-    """Queries or keys: real tensors (documents, heads, tokens, dim) or (documents, tokens, heads, dim)."""
-    return getattr(argument, "ndim", 0) == 4 and argument.is_floating_point()
 
 
 def _first(argument: Any, tokens: int, only: int) -> Any:

@@ -7,7 +7,7 @@ the checks of a study and of measured results.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,30 +74,29 @@ def identical_weights(
     for name in sources:
         if name in digests:
             same[digests[name]].append(name)
-    found = [
-        _identical(names, [alias for alias in aliases or () if digests.get(alias) == digest], digest)
-        for digest, names in same.items()
-        if len(names) > 1
-    ]
+    found = []
+    for digest, names in same.items():
+        if len(names) == 1:
+            continue
+        also = some([alias for alias in aliases or () if digests.get(alias) == digest])
+        also = f", also found as {also}" if also else ""
+        number = count(len(names), "checkpoint")
+        found.append(
+            Finding(
+                "identical",
+                "error",
+                tuple(names),
+                f"{names_of(names)} have identical weights ({number}, sha256 {digest[:12]}{also})",
+                "At most one of them is the checkpoint its name says, so trends and dates over the others are wrong",
+                "Leave out all but the right one, or ask the publisher for the right files",
+            )
+        )
     if problems:
         seen = f"the weights of {names_of(list(problems))} were not compared with others"
         why = f"Their files could not be listed or read ({next(iter(problems.values()))})"
-        found.append(
-            Finding("unchecked", "note", tuple(problems), seen, why, "Run this again when they can be read")
-        )
+        action = "Run this again when they can be read"
+        found.append(Finding("unchecked", "note", tuple(problems), seen, why, action))
     return found
-
-
-def _identical(names: list[str], aliases: list[str], digest: str) -> Finding:
-    also = f", also found as {some(aliases)}" if aliases else ""
-    return Finding(
-        "identical",
-        "error",
-        tuple(names),
-        f"{names_of(names)} have identical weights ({count(len(names), 'checkpoint')}, sha256 {digest[:12]}{also})",
-        "At most one of them is the checkpoint its name says, so trends and dates over the others are wrong",
-        "Leave out all but the right one, or ask the publisher for the right files",
-    )
 
 
 def weights_digests(sources: Mapping[str, Source]) -> tuple[dict[str, str], dict[str, str]]:
@@ -119,10 +118,8 @@ def weights_digests(sources: Mapping[str, Source]) -> tuple[dict[str, str], dict
 
     with ThreadPoolExecutor(max_workers=PARALLEL_REQUESTS) as pool:
         list(pool.map(lambda name: digest(name, False), sources))
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, value in digests.items():
-        alike[value].append(name)
-    for name in [name for names in alike.values() if len(names) > 1 for name in names]:
+    times = Counter(digests.values())
+    for name in [name for name, value in digests.items() if times[value] > 1]:
         if sources[name].path is not None:
             digest(name, whole=True)
     return digests, problems
@@ -131,13 +128,9 @@ def weights_digests(sources: Mapping[str, Source]) -> tuple[dict[str, str], dict
 def _on_hub(source: Source) -> str:
     """The digest of a revision's weights: of the only file its own, of shards all of theirs."""
     listing = hub.list_files(source.model, source.revision, sizes=True)
+    top = sorted(n for n in listing.digests if "/" not in n and gguf_name(source) in (None, n))
     for ending in WEIGHTS:
-        names = sorted(
-            name
-            for name in listing.digests
-            if name.endswith(ending) and "/" not in name and gguf_name(source) in (None, name)
-        )
-        if names:
+        if names := [name for name in top if name.endswith(ending)]:
             return "+".join(listing.digests[name] for name in names)
     raise QkscopeError(f"{source}: the hub gives no digest of weights")
 

@@ -88,7 +88,7 @@ def local_files(source: Source, part: Part) -> tuple[Path, str]:
                 f"{path}: not a model; expected a folder, a .gguf file or a name on the hub"
             )
         folder = path if path.is_dir() else path.parent
-        names = [name for name in _names(folder) if (folder / name).is_file()]
+        names = _file_names(folder)
         if path.is_dir() and part != "tokenizer" and "config.json" not in names:
             _refuse_many(folder)
         chosen = _choose(source, names, part)
@@ -119,10 +119,9 @@ def _check_whole(folder: Path, names: Iterable[str]) -> None:
 
 def _refuse_many(folder: Path) -> None:
     """Raise if a folder contains checkpoints but is not one: name them, and the commands that take it."""
-    try:
+    inside = [folder]
+    with contextlib.suppress(CheckpointError):
         inside = discover(folder)
-    except CheckpointError:
-        return
     if inside == [folder]:
         return
     names = inside[0].name if len(inside) == 1 else f"{inside[0].name} to {inside[-1].name}"
@@ -287,9 +286,8 @@ def file_marks(path: Path, source: Source | None = None) -> FileMarks:
     """Names, sizes and times of what `digest` reads: unchanged until a file is written."""
     files = _read_by(path, source)
     with _reading(path):
-        return tuple(
-            (name, (state := file.stat()).st_size, state.st_mtime_ns) for name, file in files.items()
-        )
+        states = {name: file.stat() for name, file in files.items()}
+    return tuple((name, state.st_size, state.st_mtime_ns) for name, state in states.items())
 
 
 def _read_by(path: Path, source: Source | None) -> dict[str, Path]:
@@ -297,12 +295,9 @@ def _read_by(path: Path, source: Source | None) -> dict[str, Path]:
     if path.is_file():
         return {path.name: path}
     names = _weights_and_config(path, source.gguf_file if source else None)
-    files = {name: path / name for name in names}
     if source and source.trust_remote_code:
-        files |= {
-            file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py")) if file.is_file()
-        }
-    return files
+        names += [file.relative_to(path).as_posix() for file in sorted(path.rglob("*.py")) if file.is_file()]
+    return {name: path / name for name in names}
 
 
 def weights_digest(path: Path, source: Source, *, whole: bool) -> str:
@@ -315,14 +310,14 @@ def weights_digest(path: Path, source: Source, *, whole: bool) -> str:
         raise CheckpointError(f"{path}: no weights found")
     total = hashlib.sha256()
     for file in weights:
-        total.update(f"{file.stat().st_size}|{_sha256(file) if whole else _sampled(file)}|".encode())
+        size = file.stat().st_size
+        total.update(f"{size}|{_sha256(file) if whole else _sampled(file, size)}|".encode())
     return total.hexdigest()
 
 
-def _sampled(path: Path) -> str:
+def _sampled(path: Path, size: int) -> str:
     total = hashlib.sha256()
     with _reading(path), path.open("rb") as file:
-        size = path.stat().st_size
         for part in range(SAMPLED_BLOCKS):
             file.seek(max(0, size - SAMPLED_BYTES) * part // (SAMPLED_BLOCKS - 1))
             total.update(file.read(SAMPLED_BYTES))
@@ -333,6 +328,10 @@ def _names(folder: Path) -> list[str]:
     """What is in a folder, sorted."""
     with _reading(folder):
         return sorted(path.name for path in folder.iterdir())
+
+
+def _file_names(folder: Path) -> list[str]:
+    return [name for name in _names(folder) if (folder / name).is_file()]
 
 
 def _sha256(path: Path) -> str:
@@ -350,7 +349,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _weights_and_config(folder: Path, gguf: str | None) -> list[str]:
     """Configuration, weights and the shards that an index of weights names, as far as they are in the folder."""
-    names = [name for name in _names(folder) if (folder / name).is_file()]
+    names = _file_names(folder)
     if gguf:
         return [gguf] if gguf in names else []
     weights = [n for n in names if re.fullmatch(r"model.*\.safetensors(\.index\.json)?", n)]
@@ -386,18 +385,14 @@ def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
     if part == "tokenizer":
         return [name for name in names if _TOKENIZER_FILE.fullmatch(name)] + code
     if "config.json" not in names:
-        raise CheckpointError(f"{source}: {_what_else(names)}")
+        what = f"not a checkpoint: config.json is missing, found {some(names) or 'nothing'}"
+        if ggufs := [name for name in names if name.endswith(".gguf")]:
+            what = f"config.json is missing; choose one of its GGUF files: {some(ggufs)}"
+        if "adapter_config.json" in names:
+            what = "an adapter without its model (adapter_config.json); merge it into the model first"
+        raise CheckpointError(f"{source}: {what}")
     config = [name for name in ("config.json", "generation_config.json") if name in names] + code
     return config if part == "config" else config + _weights(source, names)
-
-
-def _what_else(names: Sequence[str]) -> str:
-    if "adapter_config.json" in names:
-        return "an adapter without its model (adapter_config.json); merge it into the model first"
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    if ggufs:
-        return f"config.json is missing; choose one of its GGUF files: {some(ggufs)}"
-    return f"not a checkpoint: config.json is missing, found {some(names) or 'nothing'}"
 
 
 def _weights(source: Source, names: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,6 @@ from qkscope.checkpoints.hub_errors import (
     Kind,
     WaitTooLongError,
     explain,
-    is_network,
     line,
     may_pass,
     place_of,
@@ -89,37 +89,38 @@ def list_files(
     """
     api, cache = need("huggingface_hub").HfApi(), need("huggingface_hub.constants").HF_HUB_CACHE
     found = cached(repo, revision, kind)
-
-    def ask() -> Any:
-        limit = _answer_seconds()
-        return api.repo_info(repo, revision=revision, repo_type=kind, timeout=limit, files_metadata=sizes)
-
+    if found is not None and _offline():
+        return found
+    ask = partial(
+        api.repo_info,
+        repo,
+        revision=revision,
+        repo_type=kind,
+        timeout=_answer_seconds(),
+        files_metadata=sizes,
+    )
     with _or_a_folder(repo, kind):
-        if _offline() and found is None:
+        if _offline():
             raise UnreachableError(
                 f"{place_of(repo, revision, kind)} is not in the hub cache ({cache}) and HF_HUB_OFFLINE is set; unset "
                 "it, or give a local folder instead"
             )
-        if _offline() and found is not None:
-            return found
         try:
             info = _ask(ask, repo, revision, kind)
         except HubError as error:
-            if found is None or not may_pass(error.__cause__):
+            if found is None or error.__cause__ is None or not may_pass(error.__cause__):
                 raise
             log.warning("%s\nUsing the cached copy, commit %s.", error, found.commit[:12])
             return found
-    files = {each.rfilename: each.size for each in info.siblings or ()}
+    files = {each.rfilename: each for each in info.siblings or ()}
     if wrong := [name for name in files if not is_safe(name)]:
         raise HubError(
             f"{place_of(repo, revision, kind)}: lists a file {wrong[0][:200]!r}, which is not a valid path "
             "inside it; nothing was downloaded"
         )
-    known = {name: size for name, size in files.items() if size is not None}
+    known = {name: each.size for name, each in files.items() if each.size is not None}
     # The sha256 of a file in large file storage, else the hash of its git blob.
-    hashes = {
-        each.rfilename: each.lfs["sha256"] if each.lfs else each.blob_id for each in info.siblings or ()
-    }
+    hashes = {name: each.lfs["sha256"] if each.lfs else each.blob_id for name, each in files.items()}
     digests = {name: str(digest) for name, digest in hashes.items() if digest}
     return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known, digests=digests)
 
@@ -160,9 +161,9 @@ def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
             inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
         except OSError:
             inside = []
-        close = difflib.get_close_matches(Path(repo).name, inside, n=3)
-        hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
-        hint = hint or f"{parent} contains {some(inside) or 'no folders'}."
+        hint = f"{parent} contains {some(inside) or 'no folders'}."
+        if close := difflib.get_close_matches(Path(repo).name, inside, n=3):
+            hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?"
         words = f"{repo}: no such local folder; {hint} It was not found on the hub either: {error}"
         raise type(error)(words) from error.__cause__
 
@@ -172,23 +173,21 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     if listing.folder is not None:
-        missing = [name for name in files if not (listing.folder / name).is_file()]
-        if missing:
+        if missing := [name for name in files if not (listing.folder / name).is_file()]:
             raise HubError(
                 f"{listing.place}: the cached copy lacks {some(missing)} and the hub could not be reached; "
                 "run again when the network is available"
             )
         return listing.folder
 
-    def download() -> Any:
-        return snapshot_download(
-            listing.repo,
-            repo_type=listing.kind,
-            revision=listing.revision,
-            allow_patterns=[glob.escape(name) for name in files],
-            tqdm_class=_bar_class(shown=any(name.endswith(LARGE) for name in files)),
-        )
-
+    download = partial(
+        snapshot_download,
+        listing.repo,
+        repo_type=listing.kind,
+        revision=listing.revision,
+        allow_patterns=[glob.escape(name) for name in files],
+        tqdm_class=_bar_class(shown=any(name.endswith(LARGE) for name in files)),
+    )
     return Path(_ask(download, listing.repo, listing.revision, listing.kind, question=False))
 
 
@@ -209,10 +208,8 @@ def make_repository(repo: str, kind: Kind, *, private: bool = False) -> None:
     if _offline():
         raise HubError(f"{place_of(repo, None, kind)}: nothing can be uploaded while HF_HUB_OFFLINE is set")
 
-    def create() -> object:
-        sdk = "static" if kind == "space" else None
-        return api.create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk)
-
+    sdk = "static" if kind == "space" else None
+    create = partial(api.create_repo, repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk)
     _ask(create, repo, None, kind)
 
 
@@ -281,11 +278,12 @@ def _ask(
 
 def _pause(error: Exception, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; None when another would not help."""
-    status = status_of(error)
-    if status is not None and (status == 429 or status >= 500):
+    if not may_pass(error):
+        return None
+    if status_of(error) is not None:
         return _asked_wait(response_of(error)) or 2.0 ** (attempt - 1)
     # Once: a dead network is to be reported within seconds, and transfers were retried by the client already.
-    return 1.0 if attempt == 1 and status is None and is_network(error) else None
+    return 1.0 if attempt == 1 else None
 
 
 @contextmanager
@@ -316,8 +314,6 @@ def _refuse_long_wait(response: Any) -> None:
 
 def _asked_wait(response: Any) -> float | None:
     """Seconds the hub asks to wait: `Retry-After`, or the rest of a used-up rate-limit window."""
-    if response is None:
-        return None
     after = response.headers.get("retry-after", "").strip()
     if after.isdigit():
         return float(after)
@@ -327,23 +323,21 @@ def _asked_wait(response: Any) -> float | None:
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
     """The call's result, or TimeoutError: name resolution, for one, obeys no timeout of the client."""
-    results: list[T] = []
-    errors: list[Exception] = []
+    outcome: Future[T] = Future()
 
     def work() -> None:
         try:
-            results.append(call())
+            outcome.set_result(call())
         except Exception as error:
-            errors.append(error)
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError(f"no response within {seconds:.0f} s")
-    return results[0]
+    threading.Thread(target=work, daemon=True).start()  # an executor would wait for the thread at exit
+    try:
+        return outcome.result(seconds)
+    except TimeoutError as error:
+        if outcome.done():  # the call's own
+            raise
+        raise TimeoutError(f"no response within {seconds:.0f} s") from error
 
 
 def cached(repo: str, revision: str | None, kind: Kind = "model") -> Listing | None:

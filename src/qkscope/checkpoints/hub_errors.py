@@ -45,9 +45,8 @@ def explain(
         if isinstance(cause, errors.RevisionNotFoundError):
             return HubError(f"{place}: no such revision{nearest()}")
         if isinstance(cause, errors.HFValidationError):
-            return HubError(
-                f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
-            )
+            what = "is neither a folder on this machine nor a name on the hub (owner/name)"
+            return HubError(f"{repo!r} {what}")
         if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
             folder = "no local folder of that name and " if kind == "model" else ""
             return HubError(
@@ -68,25 +67,22 @@ def _explain_outage(error: BaseException, place: str, status: int | None) -> Hub
         if isinstance(cause, WaitTooLongError):
             return HubError(f"{place}: {cause}; {again}")
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return HubError(
-                f"{place}: the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
-            )
+            what = f"the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
+            return HubError(f"{place}: {what}")
     if status == 429:
-        return HubError(
-            f"{place}: the hub still limits the request rate (429) after several attempts; {again}"
-        )
-    if status == 412:
-        return HubError(
-            f"{place}: was changed by someone else in the meantime; check it, and run again to overwrite it"
-        )
-    if status is not None and status >= 500:
-        return HubError(f"{place}: the hub still returns HTTP {status} after several attempts; {again}")
-    if is_network(error):
+        what = f"the hub still limits the request rate (429) after several attempts; {again}"
+    elif status == 412:
+        what = "was changed by someone else in the meantime; check it, and run again to overwrite it"
+    elif status is not None and status >= 500:
+        what = f"the hub still returns HTTP {status} after several attempts; {again}"
+    elif is_network(error):
         return UnreachableError(
             f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
             f"({line(chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
         )
-    return HubError(f"{place}: unexpected response from the hub ({line(error)})")
+    else:
+        what = f"unexpected response from the hub ({line(error)})"
+    return HubError(f"{place}: {what}")
 
 
 def status_of(error: BaseException) -> int | None:
@@ -101,12 +97,13 @@ def response_of(error: BaseException) -> Any:
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
+    """The error and those that caused it."""
+    causes: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
+    while current is not None and current not in causes:
+        causes.append(current)
         current = current.__cause__ or current.__context__
-    return chain
+    return causes
 
 
 def is_network(error: BaseException) -> bool:
@@ -119,10 +116,8 @@ def is_network(error: BaseException) -> bool:
     )
 
 
-def may_pass(error: BaseException | None) -> bool:
-    """Whether the hub may give the same answer as before once it is well again."""
-    if error is None:
-        return False
+def may_pass(error: BaseException) -> bool:
+    """Whether another attempt may succeed: the network, a rate limit, or the hub's own failure."""
     status = status_of(error)
     return is_network(error) if status is None else status == 429 or status >= 500
 

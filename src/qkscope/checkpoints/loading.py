@@ -62,8 +62,6 @@ class Resolved:
     source: Source
     commit: str
     """The hub's commit hash, or `sha256:` and a digest of the configuration and weights of a folder or file."""
-    path: str | None
-    """The folder or file on this machine; None for the hub."""
     files: FileMarks = ()
     """Of a folder or file: by which to notice that somebody writes there."""
 
@@ -72,15 +70,15 @@ def resolve(source: Source) -> Resolved:
     """What the source resolves to now. Reads a local model's files whole; downloads a hub model's config only."""
     if path := local_path(source):
         if live := live_record(source):
-            return Resolved(source, live.commit, str(path))
+            return Resolved(source, live.commit)
         files = file_marks(path, source)
         commit = digest(path, source)
         if file_marks(path, source) != files:
             raise CheckpointError(f"{source}: is still being written; run again once it is complete")
-        return Resolved(source, commit, str(path), files)
+        return Resolved(source, commit, files)
     commit = local_files(source, "config")[1]
     # A branch may move: everything else is read at this commit.
-    return Resolved(replace(source, revision=commit), commit, None)
+    return Resolved(replace(source, revision=commit), commit)
 
 
 def load_resolved(resolved: Resolved) -> Any:
@@ -148,12 +146,8 @@ def load_model(source: Source) -> Any:
     gguf = gguf_name(source)
     dtype, device = _dtype(source), _device(source)
     folder, _ = local_files(source, "model")
-    options = {
-        **_options(source),
-        "dtype": dtype,
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,
-    }
+    options = _options(source) | {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    options["dtype"] = dtype
     if source.device_map is not None:
         options["device_map"] = source.device_map
     if gguf or source.rotation is not None:
@@ -219,9 +213,9 @@ def checkpoints_yaml(model: str) -> str:
     local = Path(model).expanduser().is_dir()
     lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
     lines += [f"# Left out (no step in its name): {name}" for name in other]
-    lines += [] if local else [f"model: {model}"]
-    parent = f"{model.rstrip('/')}/" if local else ""
-    return "\n".join([*lines, phases_yaml(ordered, "folder" if local else "revision", parent)])
+    if local:
+        return "\n".join([*lines, phases_yaml(ordered, "folder", f"{model.rstrip('/')}/")])
+    return "\n".join([*lines, f"model: {model}", phases_yaml(ordered)])
 
 
 def _options(source: Source) -> dict[str, Any]:
@@ -257,12 +251,13 @@ def _device(source: Source) -> Any:
 
 def _check_weights(source: Source, info: Mapping[str, Any]) -> None:
     """Weights that a file lacks would be random numbers. The output head alone is not needed."""
-    misshapen = [key[0] for key in info["mismatched_keys"]]
-    absent = [key for key in info["missing_keys"] if not re.match(r"(lm_head|embed_out|output)\b", key)]
-    for keys, fault in (
-        (misshapen, "have a different shape in its weights"),
-        (absent, "are missing from its weights"),
-    ):
+    faults = {
+        "have a different shape in its weights": [key[0] for key in info["mismatched_keys"]],
+        "are missing from its weights": [
+            key for key in info["missing_keys"] if not re.match(r"(lm_head|embed_out|output)\b", key)
+        ],
+    }
+    for fault, keys in faults.items():
         if keys:
             raise CheckpointError(
                 f"{source}: {len(keys)} of the model's tensors {fault} ({some(sorted(keys))}) and would be "
@@ -284,11 +279,7 @@ def _check_unexpected(source: Source, model: Any, info: Mapping[str, Any]) -> No
             f"{source}: its weights have {layers} layers, but its config.json describes {described[stack]}. Use the "
             "config.json saved with these weights"
         )
-    tensors = [
-        f"{stack}.{layer}.{name}"
-        for stack, layer, name in found
-        if layer < described[stack] and not _UNUSED.search(name)
-    ]
+    tensors = [f"{s}.{i}.{name}" for s, i, name in found if i < described[s] and not _UNUSED.search(name)]
     if tensors:
         raise CheckpointError(
             f"{source}: {len(tensors)} tensors of its weights are not part of the model in its config.json "
@@ -349,21 +340,16 @@ def _explain(error: Exception, what: str, source: Source) -> str:
         return f"not enough memory to load it ({line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
         return f"reading the {what} needs a package that is not installed: {line(error)}"
-    return f"the {what} cannot be read: {_what_is_wrong(error)}"
-
-
-def _what_is_wrong(error: Exception) -> str:
-    """A library's error about a damaged or foreign file, as a message that leads to the file."""
-    where = "in config.json or a file next to it"
+    where, wrong = "in config.json or a file next to it", line(error)
     if isinstance(error, ArithmeticError):
-        return f"an invalid number {where}, such as 0 heads ({line(error)})"
-    if isinstance(error, KeyError):
-        return f"an entry {where} is missing: {line(error)}"
-    if isinstance(error, AttributeError | TypeError | IndexError):
-        return f"an entry {where} has the wrong type ({line(error)})"
-    if isinstance(error, RecursionError):
-        return f"JSON {where} is nested too deeply"
-    return line(error)
+        wrong = f"an invalid number {where}, such as 0 heads ({wrong})"
+    elif isinstance(error, KeyError):
+        wrong = f"an entry {where} is missing: {wrong}"
+    elif isinstance(error, AttributeError | TypeError | IndexError):
+        wrong = f"an entry {where} has the wrong type ({wrong})"
+    elif isinstance(error, RecursionError):
+        wrong = f"JSON {where} is nested too deeply"
+    return f"the {what} cannot be read: {wrong}"
 
 
 class WeightPrefetcher:
@@ -393,24 +379,28 @@ class WeightPrefetcher:
             return
         name = names[names.index(str(source)) + 1]
         if name not in self._begun and not _in_cache(self._sources[name]):
-            self._begun[name] = _start_download(self._sources[name])
+            self._begun[name] = subprocess.Popen(
+                [sys.executable, "-c", FETCH, json.dumps(asdict(self._sources[name]))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+                start_new_session=True,
+            )
 
     def done(self, source: Source) -> None:
         """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
         if self._keep or str(source) not in self._sources or str(source) in self._there:
             return
         try:
-            freed = hub.forget(source.model, source.revision)
+            if freed := hub.forget(source.model, source.revision) / 1e9:
+                say(f"{source}: {freed:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
         except (OSError, QkscopeError) as error:
-            say(
-                f"{source}: its weights could not be deleted ({printable(str(error))}) and remain in the hub cache"
-            )
-            return
-        if freed:
-            say(f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
+            why = printable(str(error))
+            say(f"{source}: its weights could not be deleted ({why}) and remain in the hub cache")
 
     def close(self) -> None:
-        """TimelineCheckpoint all downloads; the next run resumes them."""
+        """Stop all downloads; the next run resumes them."""
         for process in self._begun.values():
             process.kill()
             process.wait()
@@ -427,14 +417,3 @@ import json, sys
 from qkscope.checkpoints.files import Source, local_files
 local_files(Source(**json.loads(sys.argv[1])), "model")
 """
-
-
-def _start_download(source: Source) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", FETCH, json.dumps(asdict(source))],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-        start_new_session=True,
-    )

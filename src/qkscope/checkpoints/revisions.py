@@ -16,6 +16,7 @@ The order is by phase, then by step: the steps of long-context phases restart at
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -51,11 +52,6 @@ class Revision:
     label: str
     """Short, for axes. Long-context phases are numbered and labels made unique by `order_revisions`."""
 
-    @property
-    def sort_key(self) -> tuple[tuple[int, int, int], int, int, str]:
-        """Phase, then step; the rest only breaks ties."""
-        return self.phase_key, self.step or 0, self.tokens or 0, self.name
-
 
 def parse_revision(name: str) -> Revision | None:
     """Read one name (of `owner/model@name` and of paths, the last part); None if it is no checkpoint's."""
@@ -78,7 +74,9 @@ def split_revisions(names: Iterable[str]) -> tuple[list[Revision], list[str]]:
     """Checkpoints in training order with their final labels, and the names that are none, as given."""
     unique = list(dict.fromkeys(names))
     parsed = {name: parse_revision(name) for name in unique}
-    revisions = sorted((r for r in parsed.values() if r is not None), key=lambda r: r.sort_key)
+    revisions = [revision for revision in parsed.values() if revision is not None]
+    # Phase, then step; the rest only breaks ties.
+    revisions.sort(key=lambda r: (r.phase_key, r.step or 0, r.tokens or 0, r.name))
     return _labelled(revisions), [name for name in unique if parsed[name] is None]
 
 
@@ -183,10 +181,12 @@ def _distinct(steps: Sequence[int]) -> list[str]:
     """Short numbers with enough decimals that different steps have different labels."""
     texts = [short_number(step) for step in steps]
     for decimals in (2, 3, 6):
-        for text in {t for t in texts if len({s for s, u in zip(steps, texts, strict=True) if u == t}) > 1}:
-            clash = [i for i, t in enumerate(texts) if t == text]
-            for i in clash:
-                texts[i] = short_number(steps[i], decimals)
+        # A text of two steps or more.
+        times = Counter(text for _, text in set(zip(steps, texts, strict=True)))
+        texts = [
+            short_number(step, decimals) if times[text] > 1 else text
+            for step, text in zip(steps, texts, strict=True)
+        ]
     return texts
 
 

@@ -66,12 +66,10 @@ def describe_rotation(settings: Mapping[str, Any]) -> str:
         kinds = {"": kinds}
     parts = []
     for layers, fields in kinds.items():  # some models have one set for each kind of layer
-        rest = {name: value for name, value in fields.items() if name != "rope_type"}
         of = f"({str(layers).replace('_', ' ')})" if layers else ""
         parts.append(" ".join(filter(None, ("RoPE", str(fields.get("rope_type", "")), of))))
-        parts += [
-            _field(name, value) for name, value in sorted(rest.items(), key=lambda x: x[0] != "rope_theta")
-        ]
+        ordered = sorted(fields.items(), key=lambda x: x[0] != "rope_theta")
+        parts += [_field(name, value) for name, value in ordered if name != "rope_type"]
     named = ("rope_parameters", "no_rope_layers")
     parts += [_field(name, value) for name, value in settings.items() if name not in named]
     rotates = settings.get("no_rope_layers")
@@ -108,12 +106,9 @@ def with_rotation(config: Any, settings: str) -> Any:
             + (f" and without {', '.join(unread)}" if unread else "")
             + ": different code reads them, so neither model can be built with the other's settings"
         )
-    for name in (*sides[0], *OPTIONAL):
-        if name in wanted or name in own:
+    for name in (*sides[0], *OPTIONAL, *LENGTHS):
+        if name in wanted or (name in own and name not in LENGTHS):
             setattr(text, name, wanted.get(name))
-    for name in LENGTHS:
-        if name in wanted:
-            setattr(text, name, wanted[name])
     return config
 
 
@@ -159,9 +154,7 @@ class Candidate:
                 f"this {text.model_type} model has no single set of rope_parameters in its configuration, so its "
                 "settings cannot be exchanged"
             )
-        found: dict[str, Any] = {
-            name: own[name] for name in ("rope_theta", "partial_rotary_factor") if name in own
-        }
+        found: dict[str, Any] = {n: own[n] for n in ("rope_theta", "partial_rotary_factor") if n in own}
         found["rope_type"] = self.kind
         if self.kind in ("yarn", "llama3"):
             found["original_max_position_embeddings"] = text.max_position_embeddings

@@ -39,6 +39,7 @@ BATCH = 32  # texts per call of the tokenizer, which works on them in parallel
 # Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
 FEW, MOST_UNUSED = 32, 0.5
 Tokens = npt.NDArray[np.int32]
+Piece = tuple[str, Tokens, int]  # name, tokens that are read, number of tokens in all
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,7 @@ class Corpus:
 
     def chunk_hint(self, setting: str) -> str | None:
         """The hint about few documents that use little of long texts; `setting` is what cuts the texts."""
-        used = sum(len(document.tokens) for document in self.documents)
-        count = len(self.documents)
+        used, count = sum(len(document.tokens) for document in self.documents), len(self.documents)
         if count >= FEW or used >= MOST_UNUSED * self.available or self.possible <= count:
             return None
         return (
@@ -201,9 +201,7 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     )
 
 
-def _pieces(
-    texts: Iterator[tuple[str, Tokens, int]], chunk: int | None
-) -> Generator[tuple[str, Tokens, int]]:
+def _pieces(texts: Iterator[Piece], chunk: int | None) -> Generator[Piece]:
     """(name, tokens, length) of each document: one a text, or one for every `chunk` tokens of it."""
     for name, tokens, length in texts:
         if chunk is None or length <= chunk:
@@ -269,11 +267,9 @@ def _check_selection(
         raise CorpusError(f"{where}: contains no texts")
     limit = f"at least {spec.min_tokens} tokens (min_tokens)" if spec.min_tokens else "at least one token"
     if not documents:
-        raise CorpusError(
-            f"{where}: none of its {read} texts has {limit}; lower min_tokens or give longer texts"
-        )
-    repeats = len(documents) - len({document.tokens.tobytes() for document in documents})
-    if repeats:
+        what = f"none of its {read} texts has {limit}; lower min_tokens or give longer texts"
+        raise CorpusError(f"{where}: {what}")
+    if repeats := len(documents) - len({document.tokens.tobytes() for document in documents}):
         notes.warnings.append(
             f"{repeats} of {len(documents)} documents are exact copies of another: standard errors assume "
             "independent documents and are too small"
@@ -283,18 +279,15 @@ def _check_selection(
 
 
 def _as_ids(item: Any, index: int) -> Tokens:
-    if hasattr(item, "detach"):
-        item = item.detach().cpu()
     try:
-        ids = np.asarray(item)
+        ids = np.asarray(item.detach().cpu() if hasattr(item, "detach") else item)
     except (ValueError, TypeError) as error:
         raise CorpusError(f"document {index}: neither text nor token ids ({error})") from error
     if ids.ndim == 2 and ids.shape[0] == 1:
         ids = ids[0]
     if ids.size and (ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0):
-        raise CorpusError(
-            f"document {index}: shape {ids.shape}, {ids.dtype}; expected text or token ids (whole numbers from 0)"
-        )
+        expected = "text or token ids (whole numbers from 0)"
+        raise CorpusError(f"document {index}: shape {ids.shape}, {ids.dtype}; expected {expected}")
     return ids.astype(np.int32)
 
 
@@ -313,8 +306,7 @@ class _TokenCache:
     """A cache of tokenised texts: one file per source, tokenizer and excerpt."""
 
     def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
-        self._tokenizer = tokenizer
-        self._excerpt = excerpt
+        self._tokenizer, self._excerpt = tokenizer, excerpt
         self.tokenizer_identity = tokenizer_identity(tokenizer)
         self._used: dict[bytes, tuple[Tokens, int]] = {}
         self._cached: dict[bytes, tuple[Tokens, int]] = {}
@@ -329,17 +321,17 @@ class _TokenCache:
             self._path = Path(folder) / f"tokens-{name}.safetensors"
             self._cached = self._load()
 
-    def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[tuple[str, Tokens, int]]:
+    def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[Piece]:
         """Each text's name, with where it was entered, its tokens (n,) and the number it has in all."""
         # At most as many at once as are wanted, so that texts beyond the selection are not tokenised.
         while batch := list(islice(texts, min(BATCH, wanted or BATCH))):
             keys = [hashlib.blake2b(text.text.encode(), digest_size=16).digest() for text in batch]
             new = {key: text.text for key, text in zip(keys, batch, strict=True) if key not in self._cached}
-            if new:
-                for key, ids in zip(new, _encode(self._tokenizer, list(new.values())), strict=True):
-                    tokens = self._excerpt.of(ids, key, _lead(self._tokenizer, ids))
-                    self._cached[key] = tokens, len(ids)
-                    self._changed = True
+            encoded = _encode(self._tokenizer, list(new.values())) if new else []
+            for key, ids in zip(new, encoded, strict=True):
+                tokens = self._excerpt.of(ids, key, _lead(self._tokenizer, ids))
+                self._cached[key] = tokens, len(ids)
+                self._changed = True
             for key, text in zip(keys, batch, strict=True):
                 self._used[key] = tokens, length = self._cached[key]
                 self.available += length

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from qkscope import store
 from qkscope.checkpoints import hub
@@ -68,41 +68,36 @@ def read_texts(spec: CorpusSpec, notes: Notes) -> Generator[Text]:
             for file in files:  # fetched as they are reached
                 yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
         else:
-            yield from _path(Path(source).expanduser(), spec, notes)
-
-
-def _path(path: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
-    notes.origins.append(str(path))
-    if path.is_dir():
-        yield from _folder(path, spec, notes)
-    elif path.is_file():
-        yield from _file(path, path.name, spec, notes)
-    else:
-        raise CorpusError(
-            f"{path}: no such file or folder; expected text, a folder, .jsonl, .parquet, hub:owner/name or stdlib"
-        )
+            path = Path(source).expanduser()
+            notes.origins.append(str(path))
+            if path.is_dir():
+                yield from _folder(path, spec, notes)
+            elif path.is_file():
+                yield from _file(path, path.name, spec, notes)
+            else:
+                raise CorpusError(
+                    f"{path}: no such file or folder; expected text, a folder, .jsonl, .parquet, hub:owner/name or "
+                    "stdlib"
+                )
 
 
 def _folder(folder: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
     """Every file below the folder that is text, by path; hidden ones apart. Files of records give their records."""
-    names = sorted(_files_below(folder))
-    paths = {name: folder / name for name in names}
-    binary: list[str] = []
-    empty: list[str] = []
+    left_out: dict[str, list[str]] = {"not UTF-8 text": [], "empty": []}
     try:
-        for name in names:
+        for name in sorted(_files_below(folder)):
             if name.endswith(JSONL + PARQUET):
-                yield from _file(paths[name], name, spec, notes)
-            elif (text := _text_or_none(paths[name])) is None:
-                binary.append(name)
+                yield from _file(folder / name, name, spec, notes)
+            elif (text := _text_or_none(folder / name)) is None:
+                left_out["not UTF-8 text"].append(name)
             elif not text.strip():
-                empty.append(name)
+                left_out["empty"].append(name)
             else:
                 yield Text(name, text)
     finally:  # also when enough documents were found
-        for left, why in ((binary, "not UTF-8 text"), (empty, "empty")):
-            if left:
-                notes.warnings.append(f"{folder}: left out {len(left)} files that are {why} ({some(left)})")
+        for why, names in left_out.items():
+            if names:
+                notes.warnings.append(f"{folder}: left out {len(names)} files that are {why} ({some(names)})")
 
 
 def _files_below(folder: Path) -> Iterator[str]:
@@ -113,10 +108,8 @@ def _files_below(folder: Path) -> Iterator[str]:
 
     for root, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            path = Path(root, name)
-            if not name.startswith(".") and path.is_file():
-                yield path.relative_to(folder).as_posix()
+        paths = (Path(root, name) for name in files if not name.startswith("."))
+        yield from (path.relative_to(folder).as_posix() for path in paths if path.is_file())
 
 
 def _file(path: Path, name: str, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
@@ -149,18 +142,17 @@ def _filled(texts: Iterator[Text], name: str, notes: Notes) -> Generator[Text]:
             notes.warnings.append(f"{name}: left out {empty} records without text")
 
 
-def _jsonl(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
-    opened: Any = gzip.open if name.endswith(".gz") else open
+def _lines(path: Path) -> Generator[bytes]:
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
     try:
         with opened(path, "rb") as file:
-            yield from _json_lines(file, path, name, spec)
+            yield from iter(lambda: file.readline(TEXT_BYTES + 1), b"")
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path}: cannot be read ({store.in_short(error)})") from error
 
 
-def _json_lines(file: IO[bytes], path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
-    lines = iter(lambda: file.readline(TEXT_BYTES + 1), b"")
-    for number, line in enumerate(lines, start=1):
+def _jsonl(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
+    for number, line in enumerate(_lines(path), start=1):
         where = f"{path}:{number}"
         if not line.strip():
             continue
@@ -171,14 +163,18 @@ def _json_lines(file: IO[bytes], path: Path, name: str, spec: CorpusSpec) -> Gen
             what = store.in_short(error)
             raise CorpusError(f"{where}: not JSON ({what}); expected one object per line") from error
         if not isinstance(record, dict):
-            raise CorpusError(
-                f"{where}: a {type(record).__name__}; expected an object with {spec.text_column!r}"
-            )
+            what = f"a {type(record).__name__}; expected an object with {spec.text_column!r}"
+            raise CorpusError(f"{where}: {what}")
         text = record[_column(spec.text_column, list(record), where)]
         if not isinstance(text, str | None):
             raise CorpusError(f"{where}: {spec.text_column!r} is a {type(text).__name__}; expected text")
         label = record[_column(spec.id_column, list(record), where)] if spec.id_column else f"{name}:{number}"
-        yield Text(printable(str(label)), _whole(text or "", where))
+        # JSON can spell half of a character, which is no text.
+        if text and not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise CorpusError(
+                f"{where}: half of a surrogate pair, which is not a character; save the text again as UTF-8"
+            )
+        yield Text(printable(str(label)), text or "")
 
 
 def _parquet(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
@@ -200,7 +196,7 @@ def _parquet(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
                 texts = batch.column(spec.text_column)
                 labels = batch.column(spec.id_column) if spec.id_column else None
                 for i in range(batch.num_rows):
-                    label = None if labels is None else labels[i].as_py()
+                    label = labels[i].as_py() if labels is not None else None
                     where = f"{name}:{number}"
                     yield Text(where if label is None else printable(str(label)), texts[i].as_py() or "")
                     number += 1
@@ -213,15 +209,6 @@ def _check_length(size: int, where: str) -> None:
     """A few bytes of a compressed file can contain gigabytes of text."""
     if size > TEXT_BYTES:
         raise CorpusError(f"{where}: one text of more than {TEXT_BYTES:,} bytes; split it into shorter texts")
-
-
-def _whole(text: str, where: str) -> str:
-    """JSON can spell half of a character, which is no text."""
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        raise CorpusError(
-            f"{where}: half of a surrogate pair, which is not a character; save the text again as UTF-8"
-        )
-    return text
 
 
 def files_on_hub(source: str, spec: CorpusSpec) -> tuple[hub.Listing, list[str]]:
@@ -256,11 +243,12 @@ def _split_files(files: Sequence[str], split: str, folder: str) -> list[str]:
     Files that name no split at all are all of `train`, as everywhere on the hub.
     """
     records = _records(files, folder)
-    chosen = [f for f in records if re.search(rf"(^|[/_.-]){re.escape(split)}([/_.-]|$)", f)]
-    named = [
-        f for f in records if re.search(r"(^|[/_.-])(train|test|valid|validation|dev|eval)([/_.-]|$)", f)
-    ]
-    return chosen or (records if split == "train" and not named else [])
+
+    def named(splits: str) -> list[str]:
+        return [file for file in records if re.search(rf"(^|[/_.-])({splits})([/_.-]|$)", file)]
+
+    any_split = "train|test|valid|validation|dev|eval"
+    return named(re.escape(split)) or (records if split == "train" and not named(any_split) else [])
 
 
 def _standard_library(notes: Notes) -> Generator[Text]:

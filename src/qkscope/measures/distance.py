@@ -26,7 +26,7 @@ from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Grid, Pairs, terms, waves
 from qkscope.sums.path import SINK
 from qkscope.sums.rotation import Rotation
-from qkscope.sums.scores import PER_OCTAVE, LagScores, distances
+from qkscope.sums.scores import PER_OCTAVE, ScoreSum, distances
 from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def measured_curve(units: Sequence[Unit], width: int) -> Array:
     found = [unit.scores for unit in units if unit.scores is not None]
     if len(found) < len(units):
         return np.full((len(heads), len(lags)), np.nan)
-    curve = reduce(LagScores.merge, found).curve(units[0].windows, width)[:, : len(lags)]
+    curve = reduce(ScoreSum.merge, found).curve(width)[:, : len(lags)]
     scale = np.array([units[0].scales.get(int(layer), np.nan) for layer in heads.layer])
     return np.asarray(scale[:, None] * curve)
 

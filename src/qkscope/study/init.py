@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import yaml
@@ -48,8 +49,10 @@ def init(places: str | Sequence[str], out: Path | str | None = None) -> tuple[Pa
         folders = [folder.resolve() for folder in folders]  # a study's paths are relative to its file
     if len(given) > 1:
         starter = _of_folders(folders)
+    elif folders[0].is_dir():
+        starter = _of_folder(folders[0])
     else:
-        starter = _of_folder(folders[0]) if folders[0].is_dir() else _of_model(given[0])
+        starter = _of_model(given[0])
     path = Path(out) if out is not None else Path(f"{starter.name}.yaml")
     if path.exists():
         raise StudyError(f"{path} already exists; choose another name with --out, or edit it")
@@ -85,7 +88,12 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
     known = [_window(each[-1] / "config.json") for each in found]
     # The context of a training run does not shrink: no phase is measured beyond a later one's window.
     windows = [min(window for window, _ in known[i:]) for i in range(len(known))]
-    labels = _labels(folders)
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise StudyError("a folder is given twice; each folder must be a separate phase")
+    # The folders' names, with parents' names where that is needed to distinguish them.
+    all_labels = (["/".join(each[-n:]).lstrip("/") for each in parts] for n in count(1))
+    labels = next(labels for labels in all_labels if len(set(labels)) == len(labels))
     lines, check = ["phases:"], []
     for label, window, folder, inside in zip(labels, windows, folders, found, strict=True):
         names = [path.name for path in inside]
@@ -95,32 +103,15 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
             f"    checkpoints: {_scalar(str(folder))}   # {_span(names)}",
         ]
         check += [f"left out: {folder / name}: {reason}" for name, reason in left_out(folder).items()]
-        phases = list(dict.fromkeys(revision.phase_label for revision in split_revisions(names)[0]))
-        if len(phases) > 1:
-            check.append(
-                f"{folder} contains several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them for "
-                "pasting"
-            )
+        inner = list(dict.fromkeys(revision.phase_label for revision in split_revisions(names)[0]))
+        if len(inner) > 1:
+            what = f"contains several phases ({', '.join(inner)})"
+            check.append(f"{folder} {what}: `qkscope ls {folder}` prints them for pasting")
     tokenizer, missing = _tokenizer(list(zip(folders, found, strict=True)))
     why = "; ".join(f"{label}: {reason}" for label, (_, reason) in zip(labels, known, strict=True))
-    check += [
-        *missing,
-        f"phases: {', then '.join(labels)}; each continues from the last checkpoint of the one before",
-    ]
+    phases = f"phases: {', then '.join(labels)}; each continues from the last checkpoint of the one before"
+    check += [*missing, phases]
     return _starter("-".join(labels), lines, tokenizer, sorted(set(windows)), why, check)
-
-
-def _labels(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with parents' names where that is needed to distinguish them."""
-    parts = [folder.resolve().parts for folder in folders]
-    if len(set(parts)) < len(parts):
-        raise StudyError("a folder is given twice; each folder must be a separate phase")
-    labels = [each[-1] for each in parts]
-    depth = 1
-    while len(set(labels)) < len(labels):
-        depth += 1
-        labels = ["/".join(each[-depth:]).lstrip("/") for each in parts]
-    return labels
 
 
 def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
@@ -144,16 +135,11 @@ def _of_model(model: str) -> Starter:
     listing = list_files(model, ordered[-1].name if ordered else None)
     config = fetch(listing, ["config.json"]) / "config.json" if "config.json" in listing.files else None
     window, why = _window(config)
-    if ordered:
-        lines = [f"model: {_scalar(model)}", phases_yaml(ordered, "revision")]
-    else:
-        lines = [
-            "checkpoints:",
-            f"  - {_scalar(model)}   # its main branch only: no revision is named like a checkpoint",
-        ]
-    check = [
-        f"left out: {name}: no training step in its name" for name in other if ordered and name != "main"
-    ]
+    lines = [f"model: {_scalar(model)}", phases_yaml(ordered)]
+    check = [f"left out: {name}: no training step in its name" for name in other if name != "main"]
+    if not ordered:
+        why_main = "its main branch only: no revision is named like a checkpoint"
+        lines, check = ["checkpoints:", f"  - {_scalar(model)}   # {why_main}"], []
     return _starter(model.split("/")[-1], lines, [], _phase_windows(ordered, window), why, check)
 
 

@@ -87,25 +87,20 @@ def read_study(path: Path, measures: Collection[str] | None = None) -> tuple[Stu
     except UnicodeDecodeError as error:
         return None, [f"{path}: is not UTF-8 text (byte {error.start}); expected a study file"]
     if located.data is None:
-        mistakes = located.mistakes or [
-            Mistake((), "the file is empty; a study needs at least name and checkpoints")
-        ]
-        return None, rendered(path, mistakes, located)
+        empty = Mistake((), "the file is empty; a study needs at least name and checkpoints")
+        return None, rendered(path, located.mistakes or [empty], located)
     if not isinstance(located.data, dict):
         what = f"expected keys and values such as `name: my-run`, found {found_in_short(located.data)}"
         return None, rendered(path, [*located.mistakes, Mistake((), what)], located)
     data, mistakes = expand(located.data, path.resolve().parent)
     study, shape = _parsed(data)
     refused = [m.loc for m in [*mistakes, *shape] if not m.unknown_key]
-    between = [*together(study, refused), *_unknown_measures(study, measures)] if study else ()
+    between = list(together(study, refused)) if study else []
+    for i, name in enumerate(study.measures if study else ()):
+        if measures is not None and name not in measures:
+            what = f"expected one of {', '.join(measures)}, found {found_in_short(name)}"
+            between.append(Mistake(("measures", i), what + did_you_mean(name, measures)))
     return study, rendered(path, [*located.mistakes, *mistakes, *shape, *between], located)
-
-
-def _unknown_measures(study: Study, known: Collection[str] | None) -> Iterator[Mistake]:
-    for i, name in enumerate(study.measures):
-        if known is not None and name not in known:
-            what = f"expected one of {', '.join(known)}, found {found_in_short(name)}"
-            yield Mistake(("measures", i), what + did_you_mean(name, known))
 
 
 def missing_files(path: Path, study: Study) -> list[str]:
@@ -133,11 +128,9 @@ def left_out_of(path: Path | str) -> dict[str, str]:
     base = path.resolve().parent
     if isinstance(data.get("checkpoints"), str):
         return left_out(absolute(data["checkpoints"], base))
-    found: dict[str, str] = {}
-    for _, phase in _phase_folders(data):
-        folder = phase["checkpoints"]
-        found |= {f"{folder}/{name}": why for name, why in left_out(absolute(folder, base)).items()}
-    return found
+    folders = [phase["checkpoints"] for _, phase in _phase_folders(data)]
+    found = {folder: left_out(absolute(folder, base)) for folder in folders}
+    return {f"{folder}/{name}": why for folder, each in found.items() for name, why in each.items()}
 
 
 def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:
@@ -163,9 +156,9 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
     corpus = data.get("corpus")
     if isinstance(corpus, dict) and "cut" in corpus:  # what `chunk` was called before it took a number
         corpus.setdefault("chunk", corpus.pop("cut"))
-    if isinstance(corpus, dict) and "source" in corpus:
+    if isinstance(corpus, dict) and isinstance(corpus.get("source"), str | list):
         listed = [corpus["source"]] if isinstance(corpus["source"], str) else corpus["source"]
-        corpus["source"] = [_text_place(s, base) for s in listed] if isinstance(listed, list) else listed
+        corpus["source"] = [absolute(each, base) if _is_text_path(each) else each for each in listed]
     if not data.get("windows") and isinstance(data.get("phases"), list):
         named = {p["window"] for p in data["phases"] if isinstance(p, dict) and type(p.get("window")) is int}
         data["windows"] = sorted(named)
@@ -217,11 +210,9 @@ def _entry(item: object, base: Path, has_model: bool) -> object:
         return {"model": place}
     if isinstance(item, dict):
         item = dict(item)
-        if isinstance(item.get("folder"), str):
-            item["folder"] = absolute(item["folder"], base)
-        for key in ("model", "tokenizer"):
+        for key, resolved in (("folder", absolute), ("model", _place), ("tokenizer", _place)):
             if isinstance(item.get(key), str):
-                item[key] = _place(item[key], base)
+                item[key] = resolved(item[key], base)
     return item
 
 
@@ -231,10 +222,8 @@ def _place(text: str, base: Path) -> str:
     return absolute(text, base) if local and text else text
 
 
-def _text_place(source: object, base: Path) -> object:
-    if not isinstance(source, str) or source == "stdlib" or source.startswith("hub:"):
-        return source
-    return absolute(source, base)
+def _is_text_path(source: object) -> bool:
+    return isinstance(source, str) and source != "stdlib" and not source.startswith("hub:")
 
 
 def absolute(text: str, base: Path) -> str:
@@ -271,11 +260,11 @@ def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:
 def _set_aside(data: Any, loc: Loc, kind: str) -> None:
     """Remove the value at `loc`, so that the rest can be read; a refused entry of a list becomes a neutral one."""
     parents = [data]
-    for part in loc[:-1]:
-        try:
+    try:
+        for part in loc[:-1]:
             parents.append(parents[-1][part])
-        except (KeyError, IndexError, TypeError):
-            return
+    except (KeyError, IndexError, TypeError):
+        return
     last = loc[-1] if loc else None
     if kind == "missing":
         fill: Any = {"checkpoints": [{"revision": "-"}], "models": [{"model": "-"}]}.get(str(last), "unnamed")
@@ -304,9 +293,8 @@ def _explained(detail: Any, loc: Loc) -> str:
         return f"expected `all` or {{sample: 300, seed: 0}}, found {found_in_short(value)}"
     if kind == "literal_error":
         options = str(detail["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        return f"expected one of {', '.join(options)}, found {found_in_short(value)}" + did_you_mean(
-            value, options
-        )
+        what = f"expected one of {', '.join(options)}, found {found_in_short(value)}"
+        return what + did_you_mean(value, options)
     if kind in _EXPECTED:
         hint = "; put it in quotes" if kind == "string_type" and isinstance(value, int | float) else ""
         return f"expected {_EXPECTED[kind]}, found {found_in_short(value)}{hint}"
@@ -333,12 +321,12 @@ _WHICH_MODEL = "no model given: set model or folder here, or model for the whole
 def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
     """Mistakes between parts, except about parts that were already refused."""
     found = sources(study)
-    checks = [
-        *_what(study, found),
-        *_duplicates(found),
-        *_steps(study, found),
-        *_portraits(study, found),
-    ]
+    checks = [*_what(study, found), *_duplicates(found), *_steps(study, found)]
+    names = [checkpoint.name for checkpoint in found]
+    for i, name in enumerate(study.portraits):
+        if name not in names:
+            what = f"no checkpoint is named {name!r}" + did_you_mean(name, names)
+            checks.append(Mistake(("portraits", i), what))
     if (limits := study.thresholds).low > limits.high:
         checks.append(Mistake(("thresholds", "low"), f"low ({limits.low}) is above high ({limits.high})"))
     if ("model",) in refused:  # then every bare name was read as something else than a revision
@@ -354,27 +342,22 @@ def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
 def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
     """Names that cannot be folders, and studies without checkpoints or without models."""
     if not study.name.strip() or folder_name(study.name) != study.name:
-        yield Mistake(
-            ("name",), f"{study.name!r} is used as a folder name: use only letters, digits, - _ and ."
-        )
+        what = f"{study.name!r} is used as a folder name: use only letters, digits, - _ and ."
+        yield Mistake(("name",), what)
     ways = [way for way in ("phases", "families", "checkpoints") if getattr(study, way)]
     if not ways:
         yield Mistake((), "nothing to measure: give one of phases, families, checkpoints")
     if len(ways) > 1:
-        yield Mistake(
-            (ways[1],), f"found both {' and '.join(ways)}; a study has only one of them: remove the other"
-        )
+        what = f"found both {' and '.join(ways)}; a study has only one of them: remove the other"
+        yield Mistake((ways[1],), what)
     for checkpoint in found:
+        name = f"the name {found_in_short(checkpoint.name)}"
         if not checkpoint.source.model:
             yield Mistake(checkpoint.loc, _WHICH_MODEL)
         elif not checkpoint.name.strip() or len(checkpoint.folder.encode()) > 200:
-            yield Mistake(
-                checkpoint.loc,
-                f"the name {found_in_short(checkpoint.name)} cannot be used as a folder name: give a shorter name",
-            )
+            yield Mistake(checkpoint.loc, f"{name} cannot be used as a folder name: give a shorter name")
         elif re.search("~(rotation|window)-of-", checkpoint.name):
-            what = f"the name {found_in_short(checkpoint.name)} is reserved for counterfactual checkpoints: rename it"
-            yield Mistake(checkpoint.loc, what)
+            yield Mistake(checkpoint.loc, f"{name} is reserved for counterfactual checkpoints: rename it")
 
 
 def _duplicates(found: list[Checkpoint]) -> Iterator[Mistake]:
@@ -397,19 +380,12 @@ def _steps(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
     if study.kind != "training":
         return
     for before, after in pairwise(found):
-        same_phase = (
-            before.loc[:-1] == after.loc[:-1] and before.phase == after.phase and before.name != after.name
-        )
-        if same_phase and before.step is not None and after.step is not None and after.step <= before.step:
+        same_phase = (before.loc[:-1], before.phase) == (after.loc[:-1], after.phase)
+        if not same_phase or before.name == after.name or before.step is None or after.step is None:
+            continue
+        if after.step <= before.step:
             what = f"step {after.step} comes after step {before.step}: list checkpoints in training order"
             yield Mistake(after.loc, what)
-
-
-def _portraits(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
-    names = [checkpoint.name for checkpoint in found]
-    for i, name in enumerate(study.portraits):
-        if name not in names:
-            yield Mistake(("portraits", i), f"no checkpoint is named {name!r}" + did_you_mean(name, names))
 
 
 def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
@@ -418,21 +394,18 @@ def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
         yield Mistake(("windows",), "missing: give the context windows to measure, such as [1024]")
         return
     if study.windows[0] < 2:
-        what = "a window of 1 token has a single position: the smallest window is 2"
-        yield Mistake(("windows", 0), what)
-    for i, (smaller, larger) in enumerate(pairwise(study.windows)):
+        yield Mistake(("windows", 0), "a window of 1 token has a single position: the smallest window is 2")
+    for i, (smaller, larger) in enumerate(pairwise(study.windows), start=1):
         if larger <= smaller:
-            yield Mistake(
-                ("windows", i + 1), f"{larger} comes after {smaller}: list windows in ascending order"
-            )
+            what = f"{larger} comes after {smaller}: list windows in ascending order"
+            yield Mistake(("windows", i), what)
     reported: set[Loc] = set()
     for checkpoint in found:
         loc = checkpoint.loc[:2] if len(checkpoint.loc) > 2 else checkpoint.loc
         if checkpoint.window not in study.windows and loc not in reported:
             reported.add(loc)
-            yield Mistake(
-                (*loc, "window"), f"{checkpoint.window} is not one of windows {study.windows}: add it there"
-            )
+            what = f"{checkpoint.window} is not one of windows {study.windows}: add it there"
+            yield Mistake((*loc, "window"), what)
 
 
 def _shrinking(study: Study) -> Iterator[Mistake]:

@@ -295,32 +295,32 @@ class Checkpoint:
 
 def dump_study(study: Study, provenance: Mapping[str, Any]) -> str:
     """The resolved study with its provenance, as YAML that `load_study` reads."""
-    plain = study.model_dump(mode="json", exclude_none=True)
-    return yaml.safe_dump(
-        {**plain, "provenance": dict(provenance)}, sort_keys=False, allow_unicode=True, width=110
-    )
+    plain = study.model_dump(mode="json", exclude_none=True) | {"provenance": dict(provenance)}
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
 
 
 def sources(study: Study) -> list[Checkpoint]:
     """The study's checkpoints, in its order."""
-    parts: list[tuple[str, int | None, list[Entry], Loc]]
+    parts: list[tuple[Phase | Family | None, list[Entry], Loc]]
     if study.phases:
-        parts = [
-            (p.label, p.window, p.checkpoints, ("phases", i, "checkpoints"))
-            for i, p in enumerate(study.phases)
-        ]
+        parts = [(p, p.checkpoints, ("phases", i, "checkpoints")) for i, p in enumerate(study.phases)]
     elif study.families:
-        parts = [
-            (f.label, f.window, f.models, ("families", i, "models")) for i, f in enumerate(study.families)
-        ]
+        parts = [(f, f.models, ("families", i, "models")) for i, f in enumerate(study.families)]
     else:
-        parts = [("", None, study.checkpoints or [], ("checkpoints",))]
+        parts = [(None, study.checkpoints or [], ("checkpoints",))]
     found = [
-        _checkpoint(study, entry, label, window, (*loc, i))
-        for label, window, entries, loc in parts
+        _checkpoint(study, entry, part, (*loc, i))
+        for part, entries, loc in parts
         for i, entry in enumerate(entries)
     ]
-    return _labelled(found, study.kind)
+    # Short labels where the study gives none: by the revisions' naming scheme, or the model's last part.
+    names = [checkpoint.name for checkpoint in found]
+    if study.kind == "training":
+        short = {revision.name: revision.label for revision in order_revisions(names)}
+        short |= phase_labels([(c.name, c.phase, c.step) for c in found], short)
+    else:
+        short = {name: name.rsplit("/", 1)[-1] for name in names}
+    return [c if c.label else replace(c, label=short[c.name]) for c in found]
 
 
 def folder_name(name: str) -> str:
@@ -330,14 +330,14 @@ def folder_name(name: str) -> str:
     return re.sub(r"^\.+|[. ]+$", "_", plain)
 
 
-def _checkpoint(study: Study, entry: Entry, phase: str, window: int | None, loc: Loc) -> Checkpoint:
+def _checkpoint(study: Study, entry: Entry, part: Phase | Family | None, loc: Loc) -> Checkpoint:
     name = entry.name or _default_name(study, entry)
     known = parse_revision(name) if study.kind == "training" else None
     return Checkpoint(
         name=name,
         label=entry.label or "",
-        phase=phase or (known.phase_label if known else ""),
-        window=entry.window or window or max(study.windows, default=0),
+        phase=(part and part.label) or (known.phase_label if known else ""),
+        window=entry.window or (part and part.window) or max(study.windows, default=0),
         step=entry.step if entry.step is not None else known.step if known else None,
         source=Source(
             model=entry.folder or entry.model or study.model or "",
@@ -364,14 +364,3 @@ def _default_name(study: Study, entry: Entry) -> str:
     if entry.revision is None:
         return base
     return entry.revision if entry.model is None and entry.folder is None else f"{base}@{entry.revision}"
-
-
-def _labelled(found: list[Checkpoint], kind: str) -> list[Checkpoint]:
-    """Short labels where the study gives none: by the revisions' naming scheme, or the model's last part."""
-    names = [checkpoint.name for checkpoint in found]
-    if kind == "training":
-        short = {revision.name: revision.label for revision in order_revisions(names)}
-        short |= phase_labels([(c.name, c.phase, c.step) for c in found], short)
-    else:
-        short = {name: name.rsplit("/", 1)[-1] for name in names}
-    return [c if c.label else replace(c, label=short[c.name]) for c in found]

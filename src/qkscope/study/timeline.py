@@ -55,11 +55,9 @@ class Timeline:
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(phase, index of its first, index of its last measured checkpoint), in order."""
-        runs = []
-        for label, members in groupby(enumerate(self.measured), key=lambda pair: pair[1].phase):
-            indices = [i for i, _ in members]
-            runs.append((label, indices[0], indices[-1]))
-        return runs
+        runs = groupby(range(len(self.measured)), key=lambda i: self.measured[i].phase)
+        indices = [(phase, list(members)) for phase, members in runs]
+        return [(phase, members[0], members[-1]) for phase, members in indices]
 
     @cached_property
     def window_changes(self) -> list[int]:
@@ -78,12 +76,10 @@ class Timeline:
         return _added_up([one.tokens if one else None for one in known])
 
     def checkpoint(self, model: str) -> TimelineCheckpoint:
-        for checkpoint in self.checkpoints:
-            if checkpoint.model == model:
-                return checkpoint
-        raise TableError(
-            f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.checkpoints)}"
-        )
+        known = {checkpoint.model: checkpoint for checkpoint in self.checkpoints}
+        if model not in known:
+            raise TableError(f"checkpoint {model!r} is not in the study; it has {', '.join(known)}")
+        return known[model]
 
 
 def _added_up(counts: Sequence[int | None]) -> list[int] | None:
@@ -101,15 +97,14 @@ def _added_up(counts: Sequence[int | None]) -> list[int] | None:
 
 def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Timeline:
     """The timeline of a study; checkpoints that are missing according to `provenance` stay in it as gaps."""
-    missing = dict((provenance or {}).get("missing") or {})
-    checkpoints = [
-        TimelineCheckpoint(c.name, c.label, c.phase, c.window, c.step, missing.get(c.name))
-        for c in sources(study)
-    ]
+    missing = (provenance or {}).get("missing") or {}
     return Timeline(
         name=study.name,
         title=study.title or study.name,
-        checkpoints=tuple(checkpoints),
+        checkpoints=tuple(
+            TimelineCheckpoint(c.name, c.label, c.phase, c.window, c.step, missing.get(c.name))
+            for c in sources(study)
+        ),
         kind=study.kind,
         portraits=tuple(study.portraits),
         matched_window=study.matched_window,
@@ -122,20 +117,16 @@ def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -
     Names in several folders (`base/checkpoint-400`, `long/checkpoint-40`) are phases, in the order given. If no name
     has a training step, the names are those of different models.
     """
-    parts = _by_folder(names)
-    split = [split_revisions(members) for members in parts.values()]
-    other = [name for _, others in split for name in others]
+    split = {folder: split_revisions(members) for folder, members in _by_folder(names).items()}
+    other = [name for _, others in split.values() for name in others]
     checkpoints = [
         TimelineCheckpoint(r.name, r.label, folder or r.phase_label, step=r.step)
-        for folder, (ordered, _) in zip(parts, split, strict=True)
+        for folder, (ordered, _) in split.items()
         for r in ordered
     ]
-    short = phase_labels(
-        [(s.model, s.phase, s.step) for s in checkpoints], {s.model: s.label for s in checkpoints}
-    )
-    checkpoints = [
-        replace(checkpoint, label=short.get(checkpoint.model, checkpoint.label)) for checkpoint in checkpoints
-    ]
+    labels = {c.model: c.label for c in checkpoints}
+    labels |= phase_labels([(c.model, c.phase, c.step) for c in checkpoints], labels)
+    checkpoints = [replace(checkpoint, label=labels[checkpoint.model]) for checkpoint in checkpoints]
     if not checkpoints:
         checkpoints = [TimelineCheckpoint(each, each, "Models") for each in names]
         return Timeline(name, title or "Position in attention heads", tuple(checkpoints), kind="models")

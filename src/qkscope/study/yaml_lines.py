@@ -63,15 +63,12 @@ class LocatedYaml:
         """1-based line of the deepest part of `loc` that the file holds."""
         node, line = self._root, 1
         for part in loc:
+            # The first of a key given twice; a missing key does not change the line.
+            found: list[tuple[yaml.Node, yaml.Node]] = []
             if isinstance(node, yaml.MappingNode):
-                # The first of a key given twice; a missing key does not change the line.
-                found = [
-                    (k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == str(part)
-                ]
+                found = [(k, v) for k, v in node.value if k.value == str(part)]
             elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part >= 0:
                 found = [(item, item) for item in node.value[part : part + 1]]
-            else:
-                found = []
             if found:
                 key, node = found[0]
                 line = key.start_mark.line + 1

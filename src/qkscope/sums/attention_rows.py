@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ from qkscope.sums.base import (
     FactSum,
     LayerFacts,
     Meta,
+    Recorder,
     Request,
     Softmax,
     Sum,
@@ -111,16 +113,12 @@ class AttentionSum(Sum):
         return distance_bins(self.windows[-1])
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
-        return replace(
-            self,
-            n=self.n + other.n,
-            total=self.total + other.total,
-            unmeasured={**self.unmeasured, **other.unmeasured},
-        )
+        unmeasured = self.unmeasured | other.unmeasured
+        return replace(self, n=self.n + other.n, total=self.total + other.total, unmeasured=unmeasured)
 
     def window(self, width: int) -> Self:
         windows = self.windows[: ring_count(self.windows, width)]
@@ -189,13 +187,11 @@ class _Rows:
         step = max(1, most // queries)
         if step < documents:
             parts = [slice(i, i + step) for i in range(0, documents, step)]
-            return [
-                part
+            some = [
+                replace(self, rows=self.rows[at], t=self.t[at], weight=self.weight[at], ids=self.ids[at])
                 for at in parts
-                for part in replace(
-                    self, rows=self.rows[at], t=self.t[at], weight=self.weight[at], ids=self.ids[at]
-                ).split(each)
             ]
+            return [part for rows in some for part in rows.split(each)]
         if documents == 1 and most < queries:
             parts = [slice(i, i + most) for i in range(0, queries, most)]
             return [replace(self, t=self.t[:, at], weight=self.weight[:, at]) for at in parts]
@@ -248,21 +244,16 @@ class _Keys:
         return cls(rows, t, keys, parts.flatten(0, 1).float(), lags, uniform, *counts)
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Attends with the sampled queries of every pass."""
 
     def __init__(self, request: Request) -> None:
-        self._request, self._rows = request, request.rows("q")
-        keys = request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
+        self._rows, self._reads = request.rows("q"), request.reads()
         self._edges, self._bins = strata_edges(request.windows), distance_bins(request.windows[-1])
-        heads = len(request.heads)
-        self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)
-        self._total = np.zeros((len(self._n), heads, len(COLUMNS) + len(self._bins)))
-        self._softmax = {name: np.full(heads, np.nan) for name in _SOFTMAX}
-        self._unmeasured: dict[int, str] = {}
+        heads, strata = len(request.heads), len(self._edges) - 1
+        total = np.zeros((strata, heads, len(COLUMNS) + len(self._bins)))
+        softmax = {name: np.full(heads, np.nan) for name in _SOFTMAX}
+        self._sum = AttentionSum(request.windows, np.zeros(strata, dtype=np.int64), total, softmax)
         self._queries: list[_Rows] = []
         self._keys: dict[tuple[int | None, int], _Keys] = {}
         self._averages: Any = None
@@ -274,30 +265,27 @@ class _Accumulating(Sum):
         ends = np.minimum(self._edges[1:], lengths[:, None])[..., None]
         averages = ((t >= SINK) & (t < ends)) / np.maximum(ends - SINK, 1)
         self._averages = averages[:, None].astype(np.float32)
-        for stratum, (start, stop) in enumerate(zip(self._edges[:-1], self._edges[1:], strict=True)):
+        for stratum, (start, stop) in enumerate(pairwise(self._edges.tolist())):
             rows = [row for row, length in enumerate(batch.lengths) if length > start]
             if not rows:
                 continue
-            last = min(int(stop), max(batch.lengths))
-            chosen = [
-                query_positions(int(start), min(int(stop), batch.lengths[row]), batch.documents[row].index)
-                for row in rows
-            ]
-            most = max(len(t) for t, _ in chosen)
+            stops = [min(stop, length) for length in batch.lengths]
+            chosen = [query_positions(start, stops[row], batch.documents[row].index) for row in rows]
+            most, last = max(len(t) for t, _ in chosen), max(stops)
             # A document with fewer queries repeats its first, which then counts for nothing.
             t = np.stack([np.append(t, np.full(most - len(t), start)) for t, _ in chosen])
             weight = np.stack([np.append(w, np.zeros(most - len(w), dtype=np.int64)) for _, w in chosen])
-            self._n[stratum] += int(weight.sum())
+            self._sum.n[stratum] += int(weight.sum())
             some = _Rows(stratum, last, np.array(rows), t, weight, batch.ids()[rows][:, :last])
             self._queries += some.split(max(len(PARTS) + len(self._bins), *map(len, self._rows.values())))
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         softmax = facts.softmax
         if softmax is None:
-            self._unmeasured[index] = facts.no_softmax
+            self._sum.unmeasured[index] = facts.no_softmax
             return
         for name, value in softmax.constants.items():
-            self._softmax[name][self._rows[index]] = value
+            self._sum.softmax[name][self._rows[index]] = value
         reads = self._reads[index]
         means = self._means(q, k, facts, reads)
         for number, some in enumerate(self._queries):
@@ -306,11 +294,10 @@ class _Accumulating(Sum):
                 keys = _Keys.of(some, softmax.window, self._bins, q.device)
                 if some.stop <= KEPT:
                     self._keys[softmax.window, number] = keys
-            predicted = _by_position(
-                facts, softmax, keys, *(each[some.rows, :, some.stratum] for each in means)
-            )
+            u, w = (each[some.rows, :, some.stratum] for each in means)
+            predicted = _by_position(facts, softmax, keys, u, w)
             found = _attend(q, k, facts.scale, softmax, some, keys, reads, predicted)
-            self._total[some.stratum, self._rows[index]] += found
+            self._sum.total[some.stratum, self._rows[index]] += found
 
     def _means(self, q: Any, k: Any, facts: LayerFacts, reads: Index) -> tuple[Array, Array]:
         """Mean queries and the mean keys that they read, before rotation: (documents, h, strata, d) each."""
@@ -325,9 +312,9 @@ class _Accumulating(Sum):
         return found[0], found[1][:, reads]
 
     def done(self) -> AttentionSum:
-        for layer in self._unmeasured:
-            self._total[:, self._rows[layer]] = np.nan
-        return AttentionSum(self._request.windows, self._n, self._total, self._softmax, self._unmeasured)
+        for layer in self._sum.unmeasured:
+            self._sum.total[:, self._rows[layer]] = np.nan
+        return self._sum
 
 
 def _attend(
@@ -359,14 +346,8 @@ def _attend(
     if predicted is not None:
         overlap = late.minimum(predicted).sum(dim=-1).transpose(1, 2)
     own = k[keys.rows[:, None], :, keys.t].float().norm(dim=-1)[:, :, reads]
-    numbers = [
-        sink.transpose(1, 2) / total.transpose(1, 2),
-        entropy,
-        queries.norm(dim=-1).transpose(1, 2),
-        own,
-        overlap,
-        uniform,
-    ]
+    learned = sink.transpose(1, 2) / total.transpose(1, 2)
+    numbers = [learned, entropy, queries.norm(dim=-1).transpose(1, 2), own, overlap, uniform]
     learned, entropy, q_norm, k_norm, overlap, uniform = (each.double().cpu().numpy() for each in numbers)
     found = masses.cpu().numpy()
     outcomes = keys.visible + (softmax.sinks is not None)

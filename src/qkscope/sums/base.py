@@ -5,9 +5,9 @@ A sum is one class in one file:
     class NormSum(Sum):
         name = "norms"                              # also the name of its file: <unit>/norms.safetensors
 
-    start(request, **parameters)                    a sum of no tokens
+    start(request, **parameters)                    what records the passes: a `Recorder`, or a sum of no tokens
     begin(batch), layer(index, q, k, facts), end(hidden)      called for every pass and for every layer of it
-    done()                                          after the last pass
+    done()                                          the sum, after the last pass
     merge(other), window(width)                     both sums together; only each document's first `width` tokens
     to_arrays(), from_arrays(arrays, meta, facts)   the arrays of its file, and back
 
@@ -18,8 +18,10 @@ that a study did not have before is measured in a pass of its own; the files of 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -76,6 +78,11 @@ class Request:
         layers = self.heads.layer if kind == "q" else self.heads.keys[:, 0]
         return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
 
+    def reads(self) -> dict[int, NDArray[np.int64]]:
+        """By layer: which of its measured key heads each of its measured query heads reads."""
+        keys = self.rows("k")
+        return {layer: self.heads.kv_row[rows] - keys[layer][0] for layer, rows in self.rows("q").items()}
+
     def spans(self, batch: Batch) -> dict[int, list[tuple[int, int, int]]]:
         """By ring: (row of the batch, start, stop) of the real tokens that are in it."""
         found: dict[int, list[tuple[int, int, int]]] = {}
@@ -124,10 +131,9 @@ class Softmax:
     @property
     def constants(self) -> dict[str, Any]:
         """What sums keep of it: softcap, sink, slope and reach (the window), a number or (heads,); NaN for none."""
-        per_head = {"sink": self.sinks, "slope": self.slopes}
-        known = {name: None if each is None else each.cpu().numpy() for name, each in per_head.items()}
-        known |= {"softcap": self.softcap, "reach": self.window}
-        return {name: math.nan if each is None else each for name, each in known.items()}
+        known = {"sink": self.sinks, "slope": self.slopes, "softcap": self.softcap, "reach": self.window}
+        numbers = {name: each.cpu().numpy() if hasattr(each, "cpu") else each for name, each in known.items()}
+        return {name: math.nan if each is None else each for name, each in numbers.items()}
 
     def select(self, heads: Any) -> Softmax:
         """Of some of the heads."""
@@ -187,7 +193,27 @@ class LayerFacts:
     no_softmax: str = "the pass does not show how weights follow from scores"
 
 
-class Sum:
+class Recorder:
+    """Sees every pass of a unit, and the queries and keys of every layer."""
+
+    def begin(self, batch: Batch) -> None:
+        """A pass over these documents is next."""
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        """Queries and keys of a layer as the score sees them, torch tensors (documents, heads, tokens, dim).
+
+        Only the heads that are measured, in the order of `Request.rows`. Past a document's length there is padding.
+        """
+
+    def end(self, hidden: Any) -> None:
+        """The pass is over; `hidden` (documents, tokens, size) is the backbone's last hidden state."""
+
+    def done(self) -> Any:
+        """The finished sum, after the last pass."""
+        return self
+
+
+class Sum(Recorder, ABC):
     """One sum of a unit: of the tokens of one group of documents, read by one checkpoint."""
 
     name: ClassVar[str]
@@ -203,42 +229,26 @@ class Sum:
         return []
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        """A sum of no tokens. `parameters` are part of the file's key."""
-        raise NotImplementedError(f"{cls.__name__} has no method start")
+    @abstractmethod
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        """What records the passes. `parameters` are part of the file's key."""
 
-    def begin(self, batch: Batch) -> None:
-        """A pass over these documents is next."""
-
-    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
-        """Queries and keys of a layer as the score sees them, torch tensors (documents, heads, tokens, dim).
-
-        Only the heads that are measured, in the order of `Request.rows`. Past a document's length there is padding.
-        """
-
-    def end(self, hidden: Any) -> None:
-        """The pass is over; `hidden` (documents, tokens, size) is the backbone's last hidden state."""
-
-    def done(self) -> Sum:
-        """The finished sum, after the last pass."""
-        return self
-
+    @abstractmethod
     def merge(self, other: Self) -> Self:
         """The sum over both sets of documents."""
-        raise NotImplementedError(f"{type(self).__name__} has no method merge")
 
+    @abstractmethod
     def window(self, width: int) -> Self:
         """The sum over each document's first `width` tokens, one of the windows."""
-        raise NotImplementedError(f"{type(self).__name__} has no method window")
 
+    @abstractmethod
     def to_arrays(self) -> tuple[Arrays, Meta]:
         """Arrays and a JSON description for a file."""
-        raise NotImplementedError(f"{type(self).__name__} has no method to_arrays")
 
     @classmethod
+    @abstractmethod
     def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
         """What `to_arrays` returned, for a unit of these facts. Raises ValueError or LookupError for anything else."""
-        raise NotImplementedError(f"{cls.__name__} has no method from_arrays")
 
 
 @dataclass
@@ -317,10 +327,7 @@ class FactSum(Sum):
 
 def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
     """(start, stop) of each ring that a document of `length` tokens reaches; rings end at the ascending `windows`."""
-    starts = (0, *windows)
-    return [
-        (start, min(length, edge)) for start, edge in zip(starts, windows, strict=False) if start < length
-    ]
+    return [(start, min(length, edge)) for start, edge in pairwise((0, *windows)) if start < length]
 
 
 def ring_count(windows: Sequence[int], width: int) -> int:
@@ -336,8 +343,6 @@ def checked(arrays: Arrays, name: str, kind: str, *shape: int | None) -> NDArray
     fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
     if array.dtype.kind != kind or not fits:
         numbers = {"i": "integers", "u": "unsigned integers", "f": "floats"}[kind]
-        expected = ", ".join("any" if length is None else str(length) for length in shape)
-        raise ValueError(
-            f"{name} is {array.dtype} of shape {array.shape}, expected {numbers} of shape ({expected})"
-        )
+        expected = f"{numbers} of shape ({', '.join('any' if n is None else str(n) for n in shape)})"
+        raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected {expected}")
     return array

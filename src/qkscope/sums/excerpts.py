@@ -9,13 +9,25 @@ soft cap, learned sinks, sliding window and ALiBi.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.defaults import MOST_EXAMPLES
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Softmax, Sum, checked
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Recorder,
+    Request,
+    Softmax,
+    Sum,
+    checked,
+)
 
 Index = NDArray[np.int64]
 
@@ -61,16 +73,15 @@ class ExampleSum(Sum):
     softmax: dict[str, NDArray[np.float64]]
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
         """`documents`: how many excerpts the study has."""
-        return _Accumulating(request, int(parameters["documents"]))
+        return _Recorder(request, int(parameters["documents"]))
 
     def merge(self, other: Self) -> Self:
-        both: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_DOCUMENT
-        }
-        order = np.argsort(both["document"], kind="stable")
-        return replace(self, **{name: each[order] for name, each in both.items()})
+        order = np.argsort(np.concatenate([self.document, other.document]), kind="stable")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in _BY_DOCUMENT}
+        both: dict[str, Any] = {name: np.concatenate(pair)[order] for name, pair in pairs.items()}
+        return replace(self, **both)
 
     def window(self, width: int) -> Self:
         return self
@@ -98,9 +109,8 @@ class ExampleSum(Sum):
         document = checked(arrays, "document", "i", None)
         count = len(document)
         if count > MOST_EXAMPLES or (np.diff(document) <= 0).any():
-            raise ValueError(
-                f"documents are {document[:20]}, expected at most {MOST_EXAMPLES} ascending numbers"
-            )
+            expected = f"at most {MOST_EXAMPLES} ascending numbers"
+            raise ValueError(f"documents are {document[:20]}, expected {expected}")
         tokens = checked(arrays, "tokens", "i", count, TOKENS)
         there = tokens != NO_TOKEN
         if (tokens < NO_TOKEN).any() or (there[:, 1:] & ~there[:, :-1]).any():
@@ -124,21 +134,16 @@ class ExampleSum(Sum):
         )
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request, documents: int) -> None:
-        heads = request.heads
-        kept, rows, keys = shown_heads(len(heads)), request.rows("q"), request.rows("k")
+        shown, reads = shown_heads(len(request.heads)), request.reads()
         self._documents = documents
-        # By layer: which of its measured heads are kept, their rows among those kept, and the key heads they read.
-        self._heads = {
-            layer: (
-                np.flatnonzero(np.isin(mine, kept)),
-                np.flatnonzero(np.isin(kept, mine)),
-                heads.kv_row[mine[np.isin(mine, kept)]] - keys[layer][0],
-            )
-            for layer, mine in rows.items()
-        }
-        self._softmax = {name: np.full(len(kept), np.nan) for name in _SOFTMAX}
+        # By layer: which of its measured heads are shown, their rows among those shown, and the key heads they read.
+        self._heads: dict[int, tuple[Index, Index, Index]] = {}
+        for layer, rows in request.rows("q").items():
+            here = np.flatnonzero(np.isin(rows, shown))
+            self._heads[layer] = here, np.flatnonzero(np.isin(shown, rows)), reads[layer][here]
+        self._softmax = {name: np.full(len(shown), np.nan) for name in _SOFTMAX}
         self._present: list[tuple[int, int]] = []
         self._found: dict[int, ExampleSum] = {}
 
@@ -147,8 +152,8 @@ class _Accumulating(Sum):
         self._present = []
         for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
             if document.index < self._documents:
-                tokens = np.full((1, TOKENS), NO_TOKEN, dtype=np.int32)
-                tokens[0, : min(length, TOKENS)] = document.tokens[: min(length, TOKENS)]
+                tokens, n = np.full((1, TOKENS), NO_TOKEN, dtype=np.int32), min(length, TOKENS)
+                tokens[0, :n] = document.tokens[:n]
                 self._present.append((row, document.index))
                 self._found[document.index] = self._blank(np.array([document.index]), tokens)
 
@@ -184,10 +189,8 @@ class _Accumulating(Sum):
             found.sink[0, rows, : key.shape[1]] = sink
 
     def done(self) -> ExampleSum:
-        found = self._blank(np.zeros(0, dtype=np.int64), np.zeros((0, TOKENS), dtype=np.int32))
-        for each in self._found.values():
-            found = found.merge(each)
-        return found
+        none = self._blank(np.zeros(0, dtype=np.int64), np.zeros((0, TOKENS), dtype=np.int32))
+        return reduce(ExampleSum.merge, self._found.values(), none)
 
 
 def _largest(q: Any, k: Any, scale: float, softmax: Softmax) -> tuple[Any, Any, Any]:

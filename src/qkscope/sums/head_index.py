@@ -30,16 +30,13 @@ def sample_heads(
     if count is None:
         return every
     if not 0 < count <= len(every):
+        fewest, most = min(each.values(), default=0), max(each.values(), default=0)
+        heads = str(most) if fewest == most else f"{fewest} to {most}"
         raise StudyError(
-            f"a sample of {count} heads was requested, but {len(layers)} full-attention layers of {_range(each)} "
+            f"a sample of {count} heads was requested, but {len(layers)} full-attention layers of {heads} "
             f"query heads have {len(every)} in total: request 1 to {len(every)}, or all"
         )
     return random.Random(seed).sample(every, count)
-
-
-def _range(heads: Mapping[int, int]) -> str:
-    fewest, most = min(heads.values(), default=0), max(heads.values(), default=0)
-    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Recorder, Request, Sum, checked
 
 # Buckets of a window.
 BUCKETS = 16
@@ -56,6 +56,11 @@ class KeySample:
     lengths: NDArray[np.int64]
     vectors: NDArray[np.float32]
 
+    def join(self, other: KeySample) -> KeySample:
+        """The documents of both, over the same window."""
+        lengths = np.concatenate([self.lengths, other.lengths])
+        return replace(self, lengths=lengths, vectors=np.concatenate([self.vectors, other.vectors]))
+
     def pairs(self) -> NDArray[np.float64]:
         """Pairs of keys that each document has in each bucket, kept or not. (D, buckets)"""
         n = self.tokens()
@@ -78,24 +83,21 @@ class KeySum(Sum):
     samples: tuple[KeySample, ...]
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request, KeySampling(**parameters))
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request, KeySampling(**parameters))
 
     def merge(self, other: Self) -> Self:
-        pairs = zip(self.samples, other.samples, strict=True)
-        return replace(self, samples=tuple(_joined(a, b) for a, b in pairs))
+        return replace(self, samples=tuple(map(KeySample.join, self.samples, other.samples)))
 
     def window(self, width: int) -> Self:
         return replace(self, samples=tuple(each for each in self.samples if each.window == width))
 
     def to_arrays(self) -> tuple[Arrays, Meta]:
-        arrays: dict[str, NDArray[Any]] = {}
-        for each in self.samples:
-            arrays |= {
-                f"keys.{each.window}.lengths": each.lengths,
-                f"keys.{each.window}.vectors": each.vectors,
-            }
-        return arrays, {}
+        return {
+            f"keys.{each.window}.{name}": getattr(each, name)
+            for each in self.samples
+            for name in ("lengths", "vectors")
+        }, {}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
@@ -113,11 +115,7 @@ def _sampled(windows: tuple[int, ...]) -> list[int]:
     return sorted({windows[0], windows[-1]})
 
 
-def _joined(a: KeySample, b: KeySample) -> KeySample:
-    return KeySample(a.window, np.concatenate([a.lengths, b.lengths]), np.concatenate([a.vectors, b.vectors]))
-
-
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Copies the chosen keys of each pass into the samples."""
 
     def __init__(self, request: Request, how: KeySampling) -> None:

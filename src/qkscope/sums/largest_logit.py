@@ -19,7 +19,9 @@ from qkscope.sums.base import (
     FactSum,
     LayerFacts,
     Meta,
+    Recorder,
     Request,
+    Softmax,
     Sum,
     checked,
     ring_count,
@@ -49,14 +51,13 @@ class LogitSum(Sum):
     k_norm: Array
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
         # np.maximum keeps NaN; of equal scores the earlier document's.
-        larger = (other.logit > self.logit) | (
-            (other.logit == self.logit) & (other.where[..., 0] < self.where[..., 0])
-        )
+        earlier = other.where[..., 0] < self.where[..., 0]
+        larger = (other.logit > self.logit) | ((other.logit == self.logit) & earlier)
         return replace(
             self,
             logit=np.maximum(self.logit, other.logit),
@@ -88,16 +89,14 @@ class LogitSum(Sum):
         return cls(facts.windows, logit, checked(arrays, "where", "i", *shape, 3), q_norm, k_norm)
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request) -> None:
-        self._windows, self._rows = request.windows, request.rows("q")
-        keys = request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
+        self._rows = request.rows("q")
+        self._reads = request.reads()
         shape = len(request.windows), len(request.heads)
-        self._logit, self._q_norm, self._k_norm = (np.full(shape, -np.inf) for _ in range(3))
-        self._where = np.full((*shape, 3), -1, dtype=np.int64)
+        logit, q_norm, k_norm = (np.full(shape, -np.inf) for _ in range(3))
+        where = np.full((*shape, 3), -1, dtype=np.int64)
+        self._sum = LogitSum(request.windows, logit, where, q_norm, k_norm)
         self._present: list[tuple[int, int, int]] = []
 
     def begin(self, batch: Batch) -> None:
@@ -111,44 +110,52 @@ class _Accumulating(Sum):
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         if facts.softmax is None:
-            for each in (self._logit, self._q_norm, self._k_norm):
+            for each in (self._sum.logit, self._sum.q_norm, self._sum.k_norm):
                 each[:, self._rows[index]] = np.nan
             return
+        softmax = replace(facts.softmax, softcap=None)
         for row, document, tokens in self._present:
-            for ring, (start, stop) in enumerate(rings(tokens, self._windows)):
-                self._look(index, ring, document, (start, stop), q[row].float(), k[row].float(), facts)
+            for ring, (start, stop) in enumerate(rings(tokens, self._sum.windows)):
+                span = slice(start, stop)
+                self._add(index, ring, document, span, q[row].float(), k[row].float(), facts.scale, softmax)
 
-    def _look(
-        self, index: int, ring: int, document: int, span: tuple[int, int], q: Any, k: Any, facts: LayerFacts
+    def _add(
+        self,
+        index: int,
+        ring: int,
+        document: int,
+        span: slice,
+        q: Any,
+        k: Any,
+        scale: float,
+        softmax: Softmax,
     ) -> None:
+        """The queries of one ring of a document."""
         import torch
 
-        rows, reads, softmax = self._rows[index], self._reads[index], facts.softmax
-        if softmax is None:
-            return
+        rows, reads = self._rows[index], self._reads[index]
         norms = (
-            abs(facts.scale) * q[:, slice(*span)].norm(dim=-1).amax(dim=1),
-            k[:, slice(*span)].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
+            abs(scale) * q[:, span].norm(dim=-1).amax(dim=1),
+            k[:, span].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
         )
-        for kept, found in zip((self._q_norm, self._k_norm), norms, strict=True):
-            kept[ring, rows] = np.maximum(kept[ring, rows], found.double().cpu().numpy())
-        start = span[0]
-        while start < span[1]:
-            stop = min(span[1], start + max(1, SCORES // (len(q) * span[1])))
-            t, keys = (torch.arange(*ends, device=q.device) for ends in ((start, stop), (0, stop)))
-            scores = products(q[None, :, start:stop], k[None, :, :stop], reads)[0].mul_(facts.scale)
-            back = t[:, None] - keys
-            replace(softmax, softcap=None).bias(scores, back)
+        total = self._sum
+        for largest, found in zip((total.q_norm, total.k_norm), norms, strict=True):
+            largest[ring, rows] = np.maximum(largest[ring, rows], found.double().cpu().numpy())
+        block = max(1, SCORES // (len(q) * span.stop))
+        for start in range(span.start, span.stop, block):
+            stop = min(span.stop, start + block)
+            back = torch.arange(start, stop, device=q.device)[:, None] - torch.arange(stop, device=q.device)
+            scores = products(q[None, :, start:stop], k[None, :, :stop], reads)[0].mul_(scale)
+            softmax.bias(scores, back)
             scores.masked_fill_(softmax.hidden(back), -torch.inf)
             largest, at = (x.cpu().numpy() for x in scores.flatten(1).max(dim=1))
             query, key = np.divmod(at, stop)
-            before = self._logit[ring, rows]
+            before = total.logit[ring, rows]
             # NaN scores win and stay.
             larger = ~(largest <= before) & ~np.isnan(before)
-            self._logit[ring, rows] = np.where(larger, largest, before)
+            total.logit[ring, rows] = np.where(larger, largest, before)
             place = np.stack([np.full_like(query, document), query + start, key], axis=1)
-            self._where[ring, rows] = np.where(larger[:, None], place, self._where[ring, rows])
-            start = stop
+            total.where[ring, rows] = np.where(larger[:, None], place, total.where[ring, rows])
 
     def done(self) -> LogitSum:
-        return LogitSum(self._windows, self._logit, self._where, self._q_norm, self._k_norm)
+        return self._sum

@@ -7,6 +7,7 @@ for the first four tokens of each document, which can be taken out again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
@@ -16,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked, ring_count
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Recorder,
+    Request,
+    Sum,
+    checked,
+    ring_count,
+)
 from qkscope.sums.path import SINK
 from qkscope.sums.scatter import PackedScatter, pack_scatter
 
@@ -100,12 +112,9 @@ class Moments:
     def without(self, part: Moments) -> Moments:
         """The moments of the tokens that are not in `part`, whose tokens are all among these: `merge` undone."""
         n = self.n - part.n
-        left = np.maximum(n, 1)
-        some = n > 0
-        mean_x = np.where(
-            some[:, None], self.mean_x + (part.n / left)[:, None] * (self.mean_x - part.mean_x), 0.0
-        )
-        mean_t = np.where(some, self.mean_t + part.n / left * (self.mean_t - part.mean_t), 0.0)
+        some, share = n > 0, part.n / np.maximum(n, 1)
+        mean_x = np.where(some[:, None], self.mean_x + share[:, None] * (self.mean_x - part.mean_x), 0.0)
+        mean_t = np.where(some, self.mean_t + share * (self.mean_t - part.mean_t), 0.0)
         weight = part.n * n / np.maximum(self.n, 1)
         dx, dt = part.mean_x - mean_x, part.mean_t - mean_t
         M = dx[:, :, None] * (weight[:, None] * dx)[:, None, :]
@@ -158,7 +167,7 @@ class Accumulator:
         return self._sums.moments()
 
 
-class _Sums:
+class _Sums(ABC):
     """Sums of y = x - shift and s = t - origin: n, sum y, sum y y^T, sum y s, sum s, sum s^2."""
 
     shift: Any
@@ -170,8 +179,9 @@ class _Sums:
     yy: Any = None
     ys: Any = None
 
+    @abstractmethod
     def add(self, x: Any, t: Any) -> None:
-        raise TypeError(f"{type(self).__name__} does not support add()")
+        """Add tokens: vectors x (heads, tokens, dim) at positions t (tokens,)."""
 
     def sum_up(self, s: Array, y: Any, yy: Any, ys: Any) -> None:
         """Add what some tokens give. The first are the sums so far: zeros to add them to would take as long."""
@@ -180,21 +190,14 @@ class _Sums:
             self.yy += yy
             self.ys += ys
         else:
-            self.y, self.yy, self.ys = (self.wide(each) for each in (y, yy, ys))
+            self.y, self.yy, self.ys = (x.double() if hasattr(x, "double") else x for x in (y, yy, ys))
         self.n += len(s)
         self.s += float(s.sum())
         self.ss += float((s**2).sum())
 
-    def wide(self, array: Any) -> Any:
-        """In float64."""
-        return array
-
-    def host(self, array: Any) -> Array:
-        return np.asarray(array, dtype=np.float64)
-
     def moments(self) -> Moments:
         """Central moments out of the shifted sums, in float64."""
-        y, yy, ys = self.host(self.y), self.host(self.yy), self.host(self.ys)
+        y, yy, ys = _on_host(self.y), _on_host(self.yy), _on_host(self.ys)
         heads, n = len(y), self.n
         mean_y, mean_s = y / n, self.s / n
         root = y / np.sqrt(n)
@@ -203,13 +206,18 @@ class _Sums:
         np.subtract(yy, M, out=M)
         return Moments(
             n=np.full(heads, n, dtype=np.int64),
-            mean_x=self.host(self.shift) + mean_y,
+            mean_x=_on_host(self.shift) + mean_y,
             mean_t=np.full(heads, self.origin + mean_s),
             M=M,
             C=ys - y * mean_s,
             T=np.full(heads, self.ss - self.s * mean_s),
-            bad=self.host(self.bad).astype(np.int64),
+            bad=_on_host(self.bad).astype(np.int64),
         )
+
+
+def _on_host(array: Any) -> Array:
+    """An array or tensor as a numpy array in float64."""
+    return np.asarray(array.cpu() if hasattr(array, "cpu") else array, dtype=np.float64)
 
 
 class _NumpySums(_Sums):
@@ -218,10 +226,10 @@ class _NumpySums(_Sums):
         with np.errstate(invalid="ignore", over="ignore"):
             mean = x[:, :FIRST].mean(axis=1, dtype=np.float64)
         self.shift = np.where(np.isfinite(mean), mean, 0.0)
-        self.origin = float(self.host(t).mean())
+        self.origin = float(_on_host(t).mean())
 
     def add(self, x: NDArray[Any], t: Any) -> None:
-        s = self.host(t) - self.origin
+        s = _on_host(t) - self.origin
         y = x.astype(np.float64)
         y -= self.shift[:, None, :]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -251,19 +259,13 @@ class _TorchSums(_Sums):
         if bool(((spread > 0) & (spread < SMALLEST)).any()):
             self.work, self.place = torch.float64, self.device
             self.shift = self.shift.to(self.place, self.work)
-        self.origin = float(self.host(t).mean())
+        self.origin = float(_on_host(t).mean())
         self.bad = torch.zeros(len(x), dtype=torch.int64, device=self.device)
-
-    def wide(self, array: Any) -> Any:
-        return array.double()
-
-    def host(self, array: Any) -> Array:
-        return np.asarray(array.cpu() if hasattr(array, "cpu") else array, dtype=np.float64)
 
     def add(self, x: Any, t: Any) -> None:
         import torch
 
-        s = self.host(t) - self.origin
+        s = _on_host(t) - self.origin
         y = x.to(self.place, self.work) - self.shift[:, None, :]
         products = torch.bmm(y.transpose(1, 2), y)
         if not bool(torch.isfinite(products.diagonal(dim1=1, dim2=2)).all()):
@@ -293,17 +295,13 @@ class MomentSum(Sum):
     sink_k: Moments
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
-        return replace(
-            self,
-            q=tuple(a.merge(b) for a, b in zip(self.q, other.q, strict=True)),
-            k=tuple(a.merge(b) for a, b in zip(self.k, other.k, strict=True)),
-            sink_q=self.sink_q.merge(other.sink_q),
-            sink_k=self.sink_k.merge(other.sink_k),
-        )
+        q, k = (tuple(map(Moments.merge, *rings)) for rings in ((self.q, other.q), (self.k, other.k)))
+        sink_q, sink_k = self.sink_q.merge(other.sink_q), self.sink_k.merge(other.sink_k)
+        return replace(self, q=q, k=k, sink_q=sink_q, sink_k=sink_k)
 
     def window(self, width: int) -> Self:
         last = ring_count(self.windows, width)
@@ -341,29 +339,33 @@ def _moments(arrays: Arrays, name: str, heads: int, dim: int) -> Moments:
     return Moments(**values | {"M": PackedScatter.of(arrays, f"{name}.M")})
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Adds the vectors of each pass to the moments of each (kind, layer) and ring."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._sums: dict[tuple[str, int, int | str], Accumulator] = {}
-        self._parts: list[_Part] = []
+        # Tokens of the pass that are summed together: (row, start, stop) of each document, and their positions.
+        self._parts: dict[int | str, tuple[list[tuple[int, int, int]], Array]] = {}
 
     def begin(self, batch: Batch) -> None:
         """Which tokens of the pass belong to which ring, and to the first four."""
         longest = self._request.windows[-1]
         first = [(row, 0, min(length, SINK, longest)) for row, length in enumerate(batch.lengths)]
-        self._parts = [_Part(ring, spans) for ring, spans in self._request.spans(batch).items()]
-        self._parts.append(_Part("sink", first))
+        parts: list[tuple[int | str, list[tuple[int, int, int]]]]
+        parts = [*self._request.spans(batch).items(), ("sink", first)]
+        self._parts = {
+            part: (spans, np.concatenate([np.arange(*ends, dtype=np.float64) for _, *ends in spans]))
+            for part, spans in parts
+        }
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         for kind, x in (("q", q), ("k", k)):
-            for part in self._parts:
-                sums = self._sums.setdefault((kind, index, part.name), Accumulator())
-                tokens = _tokens(x, part.spans)
+            for part, (spans, positions) in self._parts.items():
+                sums = self._sums.setdefault((kind, index, part), Accumulator())
+                tokens = _tokens(x, spans)
                 # Products of a few tokens are done before torch has begun with them.
-                few = part.name == "sink"
-                sums.update(np.asarray(tokens.cpu().double()) if few else tokens, part.positions)
+                sums.update(np.asarray(tokens.cpu().double()) if part == "sink" else tokens, positions)
 
     def done(self) -> MomentSum:
         windows = self._request.windows
@@ -380,24 +382,11 @@ class _Accumulating(Sum):
         return total
 
 
-class _Part:
-    """Tokens of a pass that are summed together: (row, start, stop) of each document, and their positions."""
-
-    def __init__(self, name: int | str, spans: list[tuple[int, int, int]]) -> None:
-        self.name, self.spans = name, spans
-        self.positions = np.concatenate(
-            [np.arange(start, stop, dtype=np.float64) for _, start, stop in spans]
-        )
-
-
 def _tokens(x: Any, spans: list[tuple[int, int, int]]) -> Any:
     """x (batch, heads, tokens, dim) -> (heads, all tokens of the spans, dim); a single span is a view."""
     if len(spans) == 1:
         row, start, stop = spans[0]
         return x[row, :, start:stop]
-    joined = x.new_empty((x.shape[1], sum(stop - start for _, start, stop in spans), x.shape[3]))
-    at = 0
-    for row, start, stop in spans:
-        joined[:, at : at + stop - start] = x[row, :, start:stop]
-        at += stop - start
-    return joined
+    import torch
+
+    return torch.cat([x[row, :, start:stop] for row, start, stop in spans], dim=1)

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked, unrotated
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Recorder,
+    Request,
+    Sum,
+    checked,
+    unrotated,
+)
 from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]
@@ -81,11 +93,9 @@ def bin_edges(windows: Sequence[int]) -> NDArray[np.int64]:
     tokens; the demo's last checkpoint, 1024), where bins that double in width are off by up to 0.06.
     """
     edges = {0, 1, SINK, *windows}
-    starts = (SINK, *windows)
-    for start, stop in zip(starts, windows, strict=False):
+    for start, stop in pairwise((SINK, *windows)):
         if stop > start:
-            spread = np.linspace(max(start, SINK), stop, BINS + 1)
-            edges |= {round(edge) for edge in spread}
+            edges |= {round(edge) for edge in np.linspace(max(start, SINK), stop, BINS + 1)}
     return np.array(sorted(edge for edge in edges if edge <= windows[-1]), dtype=np.int64)
 
 
@@ -108,21 +118,17 @@ class Bins:
         in float32 on their own device (float64 for float64 tensors), document by document.
         """
         if isinstance(x, np.ndarray):
-            total = np.asarray(self._member[:, None] if x.ndim == 4 else self._member) @ x.astype(np.float64)
+            x = x.astype(np.float64)
         else:
-            total = self._product(x)
+            import torch
+
+            work = torch.float64 if x.dtype == torch.float64 else torch.float32
+            x = x.to(work)
+            self._member = torch.as_tensor(self._member, device=x.device, dtype=work)
+        product = (self._member[:, None] if x.ndim == 4 else self._member) @ x
+        total = np.asarray(product if isinstance(product, np.ndarray) else product.cpu(), dtype=np.float64)
         total = total.sum(axis=0) if total.ndim == 4 else total
         return np.where(np.isfinite(total), total, np.nan)
-
-    def _product(self, x: Any) -> Array:
-        import torch
-
-        work = torch.float64 if x.dtype == torch.float64 else torch.float32
-        if isinstance(self._member, np.ndarray):
-            self._member = torch.as_tensor(self._member)
-        self._member = self._member.to(device=x.device, dtype=work)
-        member = self._member[:, None] if x.ndim == 4 else self._member
-        return np.asarray(torch.matmul(member, x.to(work)).cpu(), dtype=np.float64)
 
 
 @dataclass
@@ -135,8 +141,8 @@ class PathSum(Sum):
     k: Path
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
         return replace(self, q=self.q.merge(other.q), k=self.k.merge(other.k))
@@ -167,14 +173,12 @@ def _path(arrays: Arrays, name: str, heads: int, windows: tuple[int, ...]) -> Pa
     return Path(edges, n, total.astype(np.float64))
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Adds the vectors of each pass to the bins of each (kind, layer)."""
 
     def __init__(self, request: Request) -> None:
-        self._edges, self._rows = (
-            bin_edges(request.windows),
-            {kind: request.rows(kind) for kind in ("q", "k")},
-        )
+        self._edges = bin_edges(request.windows)
+        self._rows = {kind: request.rows(kind) for kind in ("q", "k")}
         self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)
         self._totals = {
             kind: np.zeros((sum(map(len, rows.values())), len(self._n), request.dim))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.sums.attention_rows import products
-from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Recorder, Request, Sum, checked
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -51,8 +51,8 @@ class RepeatSum(Sum):
         return [replace(first, name="repeated random tokens", tokens=ids)] if length > 1 else []
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
         return replace(self, n=self.n + other.n, total=self.total + other.total)
@@ -74,25 +74,22 @@ class RepeatSum(Sum):
         return cls(int(n[0]), checked(arrays, "total", "f", 2, len(facts.heads)))
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     def __init__(self, request: Request) -> None:
-        self._rows, keys = request.rows("q"), request.rows("k")
-        self._reads = {
-            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
-        }
-        self._n, self._total = 0, np.zeros((2, len(request.heads)))
+        self._rows, self._reads = request.rows("q"), request.reads()
+        self._sum = RepeatSum(0, np.zeros((2, len(request.heads))))
         self._length = 0
 
     def begin(self, batch: Batch) -> None:
         self._length = (batch.lengths[0] - 1) // 2
-        self._n += self._length
+        self._sum.n += self._length
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         import torch
 
         rows = self._rows[index]
         if facts.softmax is None or not self._length:
-            self._total[:, rows] = np.nan
+            self._sum.total[:, rows] = np.nan
             return
         t = torch.arange(1 + self._length, q.shape[2], device=q.device)
         keys = torch.arange(q.shape[2], device=q.device)
@@ -100,7 +97,7 @@ class _Accumulating(Sum):
         e, _, total, _ = facts.softmax.weights(scores, t[None], keys)
         for i, first in enumerate((t - self._length + 1, t - self._length)):
             mass = e[0].gather(2, first[None, :, None].expand(len(e[0]), -1, 1))[..., 0].double() / total[0]
-            self._total[i, rows] += mass.sum(dim=1).cpu().numpy()
+            self._sum.total[i, rows] += mass.sum(dim=1).cpu().numpy()
 
     def done(self) -> RepeatSum:
-        return RepeatSum(self._n, self._total)
+        return self._sum

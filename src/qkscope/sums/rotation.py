@@ -45,12 +45,9 @@ class Rotation:
 
         Pairs are halves apart, or neighbours where `interleaved`.
         """
-        turned = dim if rotary_dim is None else rotary_dim
-        count = turned // 2
+        count = (dim if rotary_dim is None else rotary_dim) // 2
         first = np.arange(count)
-        pairs = (
-            np.stack([2 * first, 2 * first + 1], 1) if interleaved else np.stack([first, first + count], 1)
-        )
+        pairs = np.stack([2 * first, 2 * first + 1] if interleaved else [first, first + count], axis=1)
         return cls(dim, pairs, theta ** -(first / max(count, 1)))
 
     @property
@@ -145,10 +142,9 @@ def pack_rotations(
         entry = found.setdefault(b"|".join(part.tobytes() for part in parts), {"layers": []})
         entry["layers"].append(layer)
         if rotation is not None and "scale" not in entry:
-            number = len(found) - 1
-            entry |= {"number": number, "dim": rotation.dim, "scale": rotation.scale}
-            arrays |= {f"rotation.{number}.pairs": rotation.pairs}
-            arrays |= {f"rotation.{number}.frequency": rotation.frequency}
+            entry |= {"number": len(found) - 1, "dim": rotation.dim, "scale": rotation.scale}
+            name = f"rotation.{entry['number']}"
+            arrays |= {f"{name}.pairs": rotation.pairs, f"{name}.frequency": rotation.frequency}
     return arrays, list(found.values())
 
 
@@ -160,9 +156,9 @@ def unpack_rotations(
     for entry in entries:
         rotation = None
         if "scale" in entry:
-            name = f"rotation.{entry['number']}"
-            rotation = Rotation(
-                entry["dim"], tensors[f"{name}.pairs"], tensors[f"{name}.frequency"], entry["scale"]
+            pairs, frequency = (
+                tensors[f"rotation.{entry['number']}.{each}"] for each in ("pairs", "frequency")
             )
+            rotation = Rotation(entry["dim"], pairs, frequency, entry["scale"])
         rotations |= dict.fromkeys(entry["layers"], rotation)
     return dict(sorted(rotations.items()))

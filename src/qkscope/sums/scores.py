@@ -1,12 +1,10 @@
-"""Scores of a few queries with all keys before them, summed by ring and distance.
+"""Scores of a few queries of each ring with all keys before them, summed by ring and distance.
 
-Of each ring of a few documents, some queries are scored against all keys before them. They are what the predicted
-distance curve is compared with.
+The predicted distance curve is compared with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,6 +17,7 @@ from qkscope.sums.base import (
     FactSum,
     LayerFacts,
     Meta,
+    Recorder,
     Request,
     Sum,
     checked,
@@ -54,21 +53,27 @@ def queries(start: int, stop: int) -> NDArray[np.int64]:
     return np.asarray(edges[:-1] + ((np.arange(strata) * GOLDEN) % 1.0 * np.diff(edges)).astype(np.int64))
 
 
-@dataclass(frozen=True)
-class LagScores:
-    """Sums of q.k, without the score's scale: lags (D,) · n (R, D) pairs by ring · total (R, H, D) float64."""
+@dataclass
+class ScoreSum(Sum):
+    """Sums of q.k, without the score's scale, by ring and distance; ring i ends at windows[i].
 
+    lags (D,) distances · n (R, D) pairs · total (R, H, D) float64
+    """
+
+    name = "scores"
+
+    windows: tuple[int, ...]
     lags: NDArray[np.int64]
     n: NDArray[np.int64]
     total: Array
 
-    def curve(self, windows: Sequence[int], width: int) -> Array:
+    def curve(self, width: int) -> Array:
         """Mean q.k at each of the lags over the first `width` tokens. (H, D); NaN at a distance without a pair.
 
         Rings count by the pairs that they have at a distance, not by those that were measured.
         """
-        rings = [ring for ring, edge in enumerate(windows) if edge <= width]
-        starts, stops = np.array([0, *windows])[rings], np.array(windows)[rings]
+        rings = [ring for ring, edge in enumerate(self.windows) if edge <= width]
+        starts, stops = np.array([0, *self.windows])[rings], np.array(self.windows)[rings]
         pairs = np.maximum(stops[:, None] - np.maximum(starts[:, None], SINK + self.lags), 0)  # (R, D)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = self.total[rings] / self.n[rings][:, None]
@@ -77,37 +82,21 @@ class LagScores:
         whole = weight.sum(axis=0)
         return np.asarray(total / np.where(whole > 0, whole, np.nan))
 
-    def merge(self, other: LagScores) -> LagScores:
-        """Both sets of queries together."""
-        return LagScores(self.lags, self.n + other.n, self.total + other.total)
-
-
-@dataclass
-class ScoreSum(Sum):
-    """Sums of q.k by ring and distance; ring i ends at windows[i]."""
-
-    name = "scores"
-
-    windows: tuple[int, ...]
-    scores: LagScores
-
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
-        return _Accumulating(request)
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
+        return _Recorder(request)
 
     def merge(self, other: Self) -> Self:
-        return replace(self, scores=self.scores.merge(other.scores))
+        return replace(self, n=self.n + other.n, total=self.total + other.total)
 
     def window(self, width: int) -> Self:
         """Its rings: a curve weights them by the pairs that they have, so they are not added up."""
         last = ring_count(self.windows, width)
-        scores = LagScores(self.scores.lags, self.scores.n[:last], self.scores.total[:last])
-        return replace(self, windows=self.windows[:last], scores=scores)
+        return replace(self, windows=self.windows[:last], n=self.n[:last], total=self.total[:last])
 
     def to_arrays(self) -> tuple[Arrays, Meta]:
-        scores = self.scores
-        total = scores.total.astype(np.float32)
-        return {"scores.lags": scores.lags, "scores.n": scores.n, "scores.total": total}, {}
+        total = self.total.astype(np.float32)
+        return {"scores.lags": self.lags, "scores.n": self.n, "scores.total": total}, {}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
@@ -116,10 +105,10 @@ class ScoreSum(Sum):
             raise ValueError(f"scores.lags are not the distances of a window of {facts.windows[-1]} tokens")
         n = checked(arrays, "scores.n", "i", len(facts.windows), len(lags))
         total = checked(arrays, "scores.total", "f", len(facts.windows), len(facts.heads), len(lags))
-        return cls(facts.windows, LagScores(lags, n, total.astype(np.float64)))
+        return cls(facts.windows, lags, n, total.astype(np.float64))
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Scores of the first documents of a unit, by number."""
 
     def __init__(self, request: Request) -> None:
@@ -166,4 +155,4 @@ class _Accumulating(Sum):
     def done(self) -> ScoreSum:
         """Totals are rounded to float32, so that a unit in memory equals the same unit read from its files."""
         total = self._total.astype(np.float32).astype(np.float64)
-        return ScoreSum(self._windows, LagScores(self._lags, self._n, total))
+        return ScoreSum(self._windows, self._lags, self._n, total)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, FactSum, Meta, Request, Sum, checked, ring_count
+from qkscope.sums.base import Arrays, Batch, FactSum, Meta, Recorder, Request, Sum, checked, ring_count
 
 Array = NDArray[np.float64]
 
@@ -55,11 +55,11 @@ class LossSum(Sum):
     total: Array
 
     @classmethod
-    def start(cls, request: Request, **parameters: Any) -> Sum:
+    def start(cls, request: Request, **parameters: Any) -> Recorder:
         """`every`: predict every k-th token only (default: `LanguageHead.every`)."""
         shape = len(request.windows), len(position_bins(request.windows[-1]))
         empty = cls(request.windows, np.zeros(shape, dtype=np.int64), np.zeros(shape))
-        return _Accumulating(empty, request.head, parameters.get("every") or request.head.every)
+        return _Recorder(empty, request.head, parameters.get("every") or request.head.every)
 
     def merge(self, other: Self) -> Self:
         return replace(self, n=self.n + other.n, total=self.total + other.total)
@@ -93,7 +93,7 @@ class LossSum(Sum):
         return cls(facts.windows, n, checked(arrays, "loss.total", "f", *shape))
 
 
-class _Accumulating(Sum):
+class _Recorder(Recorder):
     """Predicts the tokens of each pass from its last hidden states."""
 
     def __init__(self, sums: LossSum, head: Any, every: int) -> None:

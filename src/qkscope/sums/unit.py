@@ -21,7 +21,6 @@ from qkscope.sums.keys import KeySample
 from qkscope.sums.moments import Moments, merge_all
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
-from qkscope.sums.scores import LagScores
 
 __all__ = ["Unit", "rings", "samples_of", "window"]
 
@@ -50,13 +49,6 @@ class Unit:
     @classmethod
     def of(cls, *sums: Sum) -> Unit:
         return cls({each.name: each for each in sums})
-
-    def with_sums(self, *sums: Sum) -> Unit:
-        """The same unit with these sums added, or instead of those of the same name."""
-        return Unit({**self.sums, **{each.name: each for each in sums}})
-
-    def without_sum(self, name: str) -> Unit:
-        return Unit({other: each for other, each in self.sums.items() if other != name})
 
     def find(self, kind: type[S]) -> S | None:
         """The sum of this class; None if it was not measured."""
@@ -89,7 +81,6 @@ class Unit:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens read from each document, descending."""
         return self.facts.lengths
 
     @property
@@ -106,12 +97,10 @@ class Unit:
 
     @property
     def q(self) -> tuple[Moments, ...]:
-        """Moments of queries by ring, rows as in `heads`."""
         return self.moments.q
 
     @property
     def k(self) -> tuple[Moments, ...]:
-        """Moments of keys by ring, rows as in `heads.keys`."""
         return self.moments.k
 
     @property
@@ -124,25 +113,19 @@ class Unit:
 
     @property
     def path_q(self) -> Path | None:
-        found = self.find(PathSum)
-        return None if found is None else found.q
+        return found.q if (found := self.find(PathSum)) else None
 
     @property
     def path_k(self) -> Path | None:
-        found = self.find(PathSum)
-        return None if found is None else found.k
+        return found.k if (found := self.find(PathSum)) else None
 
     @property
-    def scores(self) -> LagScores | None:
-        """Sums of the scores of a few queries, by distance."""
-        found = self.find(ScoreSum)
-        return None if found is None else found.scores
+    def scores(self) -> ScoreSum | None:
+        return self.find(ScoreSum)
 
     @property
     def keys(self) -> tuple[KeySample, ...]:
-        """Samples of keys, one per window."""
-        found = self.find(KeySum)
-        return () if found is None else found.samples
+        return found.samples if (found := self.find(KeySum)) else ()
 
     @property
     def documents(self) -> int:
@@ -170,14 +153,11 @@ def window(
     Of all query and all key heads, or of those at `rows`.
     """
     if width not in unit.windows:
-        raise StoreError(
-            f"a window of {width} tokens was not measured; measured windows: {list(unit.windows)}"
-        )
+        known = list(unit.windows)
+        raise StoreError(f"a window of {width} tokens was not measured; measured windows: {known}")
     last = unit.windows.index(width) + 1
-    q, k = (
-        merge_all([ring.select(at) for ring in rings[:last]])
-        for rings, at in zip((unit.q, unit.k), rows, strict=True)
-    )
+    q = merge_all([ring.select(rows[0]) for ring in unit.q[:last]])
+    k = merge_all([ring.select(rows[1]) for ring in unit.k[:last]])
     if not skip_sink:
         return q, k
     if width < SINK:
