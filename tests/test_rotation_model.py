@@ -10,8 +10,8 @@ from tiny import tiny_model
 
 from qkscope import scan
 from qkscope.measures.drift import rotation_model
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import whole_and_without
+from qkscope.measures.samples import jackknife
 from qkscope.sums.moments import Accumulator
 
 

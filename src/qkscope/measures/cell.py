@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
 from itertools import compress
 from threading import Lock
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
-from qkscope.measures.blocks import Block, blocks, per_query
+from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.distance import BinPairs
-from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import Axes, measure_batch, whole_and_without, with_left_out
+from qkscope.measures.pca import Axes, measure_batch, met_bad, whole_and_without, with_left_out
 from qkscope.measures.registry import MeasureGroup, Variable, variables
-from qkscope.measures.samples import GroupPaths, Kind, Positions, RotationTable, SampleSums
+from qkscope.measures.samples import GroupPaths, Kind, Positions, RotationTable, SampleSums, jackknife
 from qkscope.measures.waves import as_left_out
 from qkscope.sums import Sum
 from qkscope.sums.head_index import HeadIndex
@@ -176,9 +175,8 @@ class HeadBlock:
 
     @cached_property
     def unmeasured(self) -> NDArray[np.bool_]:
-        """Heads that met a value that is not finite. (H,)"""
-        q, k = self.moments[0]
-        return np.asarray((q.bad > 0) | (per_query(k.bad, len(self)) > 0))
+        """Heads with a query or key that is not finite. (H,)"""
+        return met_bad(*self.moments[0])
 
     @cached_property
     def axes(self) -> Axes:
@@ -296,6 +294,22 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
         joined([part.loo_v for part in parts], True),
         np.concatenate([part.bad for part in parts]),
     )
+
+
+def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
+    """Principal axes, r_q and r_k of all heads over the first `width` tokens. `units` has one unit per document group.
+
+    Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
+    """
+    blocks = Cell.of(units, width, components).blocks()
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        parts = list(pool.map(lambda block: block.axes, blocks))
+    order = np.argsort(np.concatenate([block.rows.queries for block in blocks]))
+    found = {}
+    for name in (each.name for each in fields(Axes)):
+        axis = 1 if name.startswith("loo_") else 0
+        found[name] = np.concatenate([getattr(part, name) for part in parts], axis).take(order, axis)
+    return Axes(**found)
 
 
 def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, forms, per_query
 from qkscope.measures.eigen import FirstAxes, leading
+from qkscope.measures.pca import met_bad
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -37,11 +38,11 @@ def rotation_model(
     With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d): the first principal axes,
     if they are known. `tops` finds the top axes of one sample after another.
     """
-    n_k, bad_k = (per_query(of_keys, len(q.n)) for of_keys in (k.n, k.bad))
+    n_k = per_query(k.n, len(q.n))
     mean_k, t_k, C_k, T_k, trace_k = (
         per_query(of_keys, len(q.n)) for of_keys in (k.mean_x, k.mean_t, k.C, k.T, k.trace)
     )
-    broken = (q.bad > 0) | (bad_k > 0)
+    broken = met_bad(q, k)
     delta = q.mean_x - mean_k
     weight = q.n * n_k / np.maximum(q.n + n_k, 1)
     a = _unit(q.C + C_k + (weight * (q.mean_t - t_k))[:, None] * delta)

@@ -227,7 +227,7 @@ class Kept:
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Plasticity of each head in every sample, its cells and sampling error over all documents."""
     kept = _kept(block.cell)
-    places = _bucket_places(block.cell.units, block.width, block.samples)
+    positions = _bucket_positions(block.cell.units, block.width, block.samples)
     buckets, count = kept.vectors.shape[1], len(block)
     values = np.full((block.samples, len(NAMES), count), np.nan)
     cells, error = np.full((count, buckets, buckets), np.nan), np.full(count, np.nan)
@@ -237,7 +237,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         for s, (q, k) in enumerate(block.moments):
             if q.bad[row] or k.bad[key] or q.n[row] < 2 or q.T[row] <= 0:
                 continue
-            line = _line(q, row, k.mean_x[key], places[s])
+            line = _line(q, row, k.mean_x[key], positions[s])
             there = np.flatnonzero(kept.group != s - 1)
             found = _Head.of(line, mine[there], kept, there)
             values[s, :, row] = Plasticity(found.cells()).numbers
@@ -349,13 +349,13 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
     return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
 
 
-def _line(q: Moments, row: int, key_mean: Array, places: Array) -> QueryLine:
+def _line(q: Moments, row: int, key_mean: Array, positions: Array) -> QueryLine:
     """Uses the mean of all keys as the mean of the buckets' means; they are equal if documents fill the window."""
     sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
-    return query_line(*sums, places, key_mean[None])
+    return query_line(*sums, positions, key_mean[None])
 
 
-def _bucket_places(units: Sequence[Unit], width: int, samples: int) -> list[Array]:
+def _bucket_positions(units: Sequence[Unit], width: int, samples: int) -> list[Array]:
     """Mean position of the tokens of each bucket, over all units and without each; NaN in an empty one."""
     counts = np.stack([unit.counts(width) for unit in units])
     bucket = np.arange(width) // bucket_size(width)

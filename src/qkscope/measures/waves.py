@@ -120,12 +120,12 @@ def whole_grid(counts: Array, most: int) -> Grid:
     early = np.arange(min(SINK, len(counts)))
     if len(counts) <= SINK:
         return Grid(early, np.arange(len(counts) + 1), counts)
-    late = grid(counts, SINK, most)
+    late = sampled_grid(counts, SINK, most)
     tokens = np.concatenate([counts[early], late.tokens])
     return Grid(np.concatenate([early, late.t]), np.concatenate([early, late.edges]), tokens)
 
 
-def grid(counts: Array, start: int, most: int) -> Grid:
+def sampled_grid(counts: Array, start: int, most: int) -> Grid:
     """At most `most` of the positions from `start` on; counts (T,) are the tokens at each position."""
     strata = max(1, min(most, len(counts) - start))
     edges = np.linspace(start, len(counts), strata + 1).astype(np.int64)

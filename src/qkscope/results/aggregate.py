@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife as over_groups
+from qkscope.measures.samples import jackknife as over_groups
 from qkscope.results.taxonomy import (
     CLASSES,
     POLARITIES,

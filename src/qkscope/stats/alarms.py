@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 
 if TYPE_CHECKING:
     from qkscope.study.schema import AlarmsSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import Population
 from qkscope.results.roles import Role, standings
 from qkscope.stats.evidence import Evidence

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
 from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, holm, margin, two_sided_p
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.stats.contrast import exceeds
 from qkscope.stats.levels import SMALLEST
 from qkscope.stats.series import Change, Series, judged, whole

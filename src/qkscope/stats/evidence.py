@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
 from qkscope.results import Results
 from qkscope.results.aggregate import (
     ROPE,

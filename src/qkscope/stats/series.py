@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
 from qkscope.stats.levels import (
     CONTRAST_LEVEL,
     ROUNDING,
