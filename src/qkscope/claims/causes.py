@@ -21,10 +21,9 @@ from qkscope.claims.context import (
     unit_of,
 )
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
-from qkscope.stats.attribution import NUMBERS
+from qkscope.stats.attribution import NUMBERS, UNDIVIDED, Step, interacts, steps
 from qkscope.stats.levels import rule_of_cause
 from qkscope.stats.series import Change
-from qkscope.stats.steps import UNDIVIDED, Step, interacts, steps
 from qkscope.words import Unit, joined, listing, measured, sentence, tokens
 
 _VERDICT = {ROTATION: "RoPE settings", WEIGHTS: "training", WINDOW: "window", UNDIVIDED: "not separable"}

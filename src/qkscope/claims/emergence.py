@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import CHANGED, LEVEL, UNCLEAR, Context, name_of, rank
-from qkscope.stats.direction import Emergence, emergence_of
 from qkscope.stats.levels import rule_of_emergence
+from qkscope.stats.series import Emergence, emergence_of
 from qkscope.words import in_words, joined, listing, sentence
 
 FEW = 3  # checkpoints that the question needs, and layers that a headline names

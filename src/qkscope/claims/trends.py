@@ -23,9 +23,9 @@ from qkscope.claims.context import (
     unit_of,
 )
 from qkscope.stats.contrast import contrast
-from qkscope.stats.direction import turns
 from qkscope.stats.evidence import Evidence
 from qkscope.stats.levels import SMALLEST, rule_of_change, rule_of_contrast
+from qkscope.stats.series import turns
 from qkscope.words import joined, listing, sentence, tokens
 
 MOST_TURNS = 3  # that a headline tells

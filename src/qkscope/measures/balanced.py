@@ -295,11 +295,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             first = f_q * sign[:, None], f_k * sign[:, None]
             undecided = tied(explained)[:, 0]
             r_q[undecided] = r_k[undecided] = np.nan
-            near = (
-                Near.of(here, v)
-                if rotation.dim >= (NEAR_FROM_REST if here.rest.T.size else NEAR_FROM)
-                else None
-            )
+            if rotation.dim >= (NEAR_FROM_REST if here.rest.T.size else NEAR_FROM):
+                near = Near.of(here, v)
         else:
             # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
             overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2

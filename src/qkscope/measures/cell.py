@@ -100,11 +100,6 @@ class Cell:
         }
         return {layer: made[id(rotation)] for layer, rotation in rotations.items()}
 
-    @cached_property
-    def has_paths(self) -> bool:
-        """Whether the units know mean vectors by position; moments of stored vectors alone do not."""
-        return all(unit.path_q is not None and unit.path_k is not None for unit in self.units)
-
     def has(self, group: MeasureGroup) -> bool:
         """Whether the sums that a group needs were measured."""
         names = {*group.needs, *(kind.name for kind in group.sums)}
@@ -327,7 +322,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
 
     parts = cell.blocks()
     with one_thread_each():
-        if cell.has_paths:
+        if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
             cell.tables  # noqa: B018  # computed once, before threads ask for it
         with ThreadPoolExecutor(cores()) as pool:
             found = list(pool.map(one, parts))
@@ -336,7 +331,9 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
     for group in wanted:
-        arrays |= _whole_cell(group, cell)
+        computed = group.compute_cell(cell) if group.compute_cell else {}
+        for variable in group.variables if group.compute_cell else ():
+            arrays |= _stored(variable, computed, None)
     return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
 
 
@@ -352,46 +349,36 @@ def _is_whole(name: str) -> bool:
     return variable is not None and not variable.per_head
 
 
-def _whole_cell(group: MeasureGroup, cell: Cell) -> dict[str, Array]:
-    """Variables that are not per head: (1 + G,), or (*dims) with a `_se` beside it."""
-    found: dict[str, Array] = {}
-    computed = group.compute_cell(cell) if group.compute_cell else {}
-    for variable in group.variables if group.compute_cell else ():
-        array = np.asarray(computed[variable.name])
-        if variable.dims and variable.sampled:
-            found |= {variable.name: array[0], f"{variable.name}_se": jackknife(array[1:])}
-        else:
-            found[variable.name] = array
-    return found
-
-
 def _stored(
-    variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]
+    variable: Variable, computed: Mapping[str, Array], bad: NDArray[np.bool_] | None
 ) -> dict[str, Array]:
-    """A variable of a block as it is stored, heads first. Heads that met a bad value are NaN where they have errors."""
+    """A variable as it is stored: (1 + G, ...), or (*dims) with a `_se` beside it; of a block, heads come first.
+
+    bad (H,): heads of a block with a query or key that is not finite; they are NaN in sampled variables. None: not per
+    head.
+    """
     name, array = variable.name, np.asarray(computed[variable.name])
     if not variable.sampled:
         return {name: array}
     if f"{name}_se" in computed:
         return {name: array, f"{name}_se": np.asarray(computed[f"{name}_se"])}
-    array = np.where(unmeasured.reshape(1, -1, *[1] * len(variable.dims)), np.nan, array)
-    return {name: array[0], f"{name}_se": jackknife(array[1:])} if variable.dims else {name: array.T}
+    if bad is not None:
+        array = np.where(bad.reshape(1, -1, *[1] * len(variable.dims)), np.nan, array)
+    if variable.dims:
+        return {name: array[0], f"{name}_se": jackknife(array[1:])}
+    return {name: array if bad is None else array.T}
 
 
 def _join(parts: Sequence[Array]) -> Array:
     """Blocks one after the other; extra dimensions are padded with NaN to the largest."""
     shape = np.max([part.shape[1:] for part in parts], axis=0)
-    padded = [
-        np.pad(
-            part,
-            [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))],
-            constant_values=np.nan,
-        )
-        if tuple(shape) != part.shape[1:]
-        else part
-        for part in parts
-    ]
-    return np.concatenate(padded)
+    missing = [[(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))] for part in parts]
+    return np.concatenate(
+        [
+            np.pad(part, widths, constant_values=np.nan) if np.any(widths) else part
+            for part, widths in zip(parts, missing, strict=True)
+        ]
+    )
 
 
 def _path(unit: Unit, index: int) -> Path:

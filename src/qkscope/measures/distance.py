@@ -68,9 +68,8 @@ class BinPairs:
     @classmethod
     def of(cls, edges: NDArray[np.int64], lags: NDArray[np.int64]) -> BinPairs:
         """Bins with `edges` (B + 1,); keys from position 4 on."""
-        moved = (
-            np.maximum(edges, SINK) + lags[:, None]
-        )  # where the query of a key at an edge stands: (D, B + 1)
+        # The position of the query of a key at an edge. (D, B + 1)
+        moved = np.maximum(edges, SINK) + lags[:, None]
         start = np.maximum(edges[:-1, None], moved[:, None, :-1])  # (D, B, B)
         stop = np.minimum(edges[1:, None], moved[:, None, 1:])
         some = start < stop
@@ -181,14 +180,10 @@ def _bias(sums: SampleSums) -> Array:
     only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
     means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
     curve -= means @ at.beyond.T
-    return np.asarray(sums.scale[:, None] * smoothed(curve, at.lags.third_octaves))
-
-
-def smoothed(curve: Array, weights: Array) -> Array:
-    """A curve (H, D) averaged with weights (D, D) over the distances that it has; NaN at those it has not."""
-    known = np.isfinite(curve)
-    total = np.where(known, curve, 0.0) @ weights.T
-    return np.asarray(np.where(known, total, np.nan) / np.where(known, known @ weights.T, 1.0))
+    # Averages over the distances that the curve has; NaN at those it has not.
+    known, weights = np.isfinite(curve), at.lags.third_octaves
+    total = np.where(known, np.where(known, curve, 0.0) @ weights.T, np.nan)
+    return np.asarray(sums.scale[:, None] * (total / np.where(known, known @ weights.T, 1.0)))
 
 
 GROUP = MeasureGroup(

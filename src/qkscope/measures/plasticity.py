@@ -143,43 +143,22 @@ def bucket_cells(line: QueryLine, keys: Array, sizes: Index, first: int) -> tupl
     return total, pairs
 
 
-@dataclass(frozen=True)
-class Plasticity:
-    """A head's plasticity: `cells` (B, B) by query and key bucket, NaN where undefined; and its means."""
+def means_of_cells(cells: Array) -> Array:
+    """NAMES (4,) of PP (B, B) by query and key bucket, NaN where undefined.
 
-    cells: Array
-
-    @property
-    def numbers(self) -> Array:
-        """NAMES. (4,)"""
-        return np.array([self.overall, self.first, self.last, self.drop])
-
-    @property
-    def overall(self) -> float:
-        return _mean(self.cells)
-
-    @property
-    def first(self) -> float:
-        """Over the first fifth of the query buckets that have cells."""
-        return _mean(self.cells[self._edge()[0]])
-
-    @property
-    def last(self) -> float:
-        """Over the last fifth."""
-        return _mean(self.cells[self._edge()[1]])
-
-    @property
-    def drop(self) -> float:
-        return self.first - self.last
-
-    def _edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = np.flatnonzero(np.isfinite(self.cells).any(axis=1))
-        count = max(1, round(FIFTH * len(rows)))
-        return rows[:count], rows[-count:] if len(rows) else rows
+    The mean of all cells, of the first and of the last fifth of the query buckets that have any, and their difference.
+    """
+    rows = np.flatnonzero(np.isfinite(cells).any(axis=1))
+    count = max(1, round(FIFTH * len(rows)))
+    overall, first, last = (_mean(each) for each in (cells, cells[rows[:count]], cells[rows[-count:]]))
+    return np.array([overall, first, last, first - last])
 
 
-def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Plasticity:
-    """All pairs: for each bucket its keys (n, d), document after document, and how many each document has."""
+def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Array:
+    """PP (B, B) by query and key bucket over all pairs of keys; NaN where undefined.
+
+    `by_bucket` has the keys (n, d) of each bucket, document after document, and how many each document has.
+    """
     buckets = len(line.mu)
     total, pairs = np.zeros((buckets, buckets)), np.zeros(buckets)
     for c, (keys, sizes) in enumerate(by_bucket):
@@ -189,7 +168,7 @@ def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Pla
         cells = np.where(pairs > 0, total / pairs, np.nan)
     cells[np.triu_indices(buckets)] = np.nan  # a query sees only earlier buckets
     cells[np.isnan(line.mu).any(axis=1)] = np.nan
-    return Plasticity(cells)
+    return cells
 
 
 def _mean(values: Array) -> float:
@@ -240,7 +219,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             line = _line(q, row, k.mean_x[key], positions[s])
             there = np.flatnonzero(kept.group != s - 1)
             found = _Head.of(line, mine[there], kept, there)
-            values[s, :, row] = Plasticity(found.cells()).numbers
+            values[s, :, row] = means_of_cells(found.cells())
             if s == 0:
                 cells[row], error[row] = found.cells(), found.sampling_error()
     names = (variable.name for variable in GROUP.variables)

@@ -99,6 +99,12 @@ class Grid:
     edges: NDArray[np.int64]
     tokens: Array
 
+    @classmethod
+    def of(cls, counts: Array, t: NDArray[np.int64], edges: NDArray[np.int64]) -> Grid:
+        """counts (T,) are the tokens at each position."""
+        below = np.concatenate([[0.0], np.cumsum(counts)])
+        return cls(t, edges, below[edges[1:]] - below[edges[:-1]])
+
     @property
     def width(self) -> NDArray[np.int64]:
         """How many positions each represents. (S,)"""
@@ -108,11 +114,6 @@ class Grid:
     def exact(self) -> bool:
         """Every position represents itself alone."""
         return bool((self.width == 1).all())
-
-    def since(self, start: int) -> Grid:
-        """Only the strata from position `start` on, which must be an edge or past the end."""
-        first = int(np.searchsorted(self.edges[:-1], start))
-        return Grid(self.t[first:], self.edges[first:], self.tokens[first:])
 
 
 def whole_grid(counts: Array, most: int) -> Grid:
@@ -130,13 +131,10 @@ def sampled_grid(counts: Array, start: int, most: int) -> Grid:
     strata = max(1, min(most, len(counts) - start))
     edges = np.linspace(start, len(counts), strata + 1).astype(np.int64)
     share = (np.arange(strata) * GOLDEN) % 1.0
-    t = edges[:-1] + (share * np.diff(edges)).astype(np.int64)
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    return Grid(t, edges, below[edges[1:]] - below[edges[:-1]])
+    return Grid.of(counts, edges[:-1] + (share * np.diff(edges)).astype(np.int64), edges)
 
 
 def binned_grid(counts: Array, start: int, edges: NDArray[np.int64]) -> Grid:
     """One position for each bin from `start` on, which must be an edge."""
     edges = edges[edges >= start]
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    return Grid(edges[:-1], edges, below[edges[1:]] - below[edges[:-1]])
+    return Grid.of(counts, edges[:-1], edges)

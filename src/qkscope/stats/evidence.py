@@ -27,9 +27,18 @@ from qkscope.results.aggregate import (
 )
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.stats.contrast import Contrast, contrast, exceeds
-from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
-from qkscope.stats.series import INVARIANT, Change, Changed, Series, change, judged, what_changed, whole
+from qkscope.stats.series import (
+    INVARIANT,
+    Change,
+    Changed,
+    Series,
+    change,
+    direction,
+    judged,
+    what_changed,
+    whole,
+)
 from qkscope.stats.transitions import hidden_variance
 from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
