@@ -120,10 +120,8 @@ def wavelengths(c: Context) -> Claim | None:
         )
     window = int(now["window"].iloc[0])
     length = now["wavelength"] / window
-    middle, short, long = (
-        percent(float(now["share"][here].sum()))
-        for here in (length.between(1, LONG), length < 1, length > LONG)
-    )
+    ranges = (length.between(1, LONG), length < 1, length > LONG)
+    middle, short, long = (percent(float(now["share"][here].sum())) for here in ranges)
     detail = joined(
         f"That is {bare(waves[0] / window, 1)} times the {tokens(window)} measured; the next pair, {lengths[1]}, "
         f"carries {percent(shares[1])}.",

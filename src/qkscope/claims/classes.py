@@ -167,7 +167,7 @@ def linearity(c: Context) -> Claim | None:
         "eta allows any function of position, r only a straight line: where eta is much larger, a low r does not mean "
         "that a head ignores position. eta is corrected for bias, so it may be below |r|."
     )
-    made = {}
+    answers = {}
     for x, kind in KINDS.items():
         line, misses = f"captures how {kind} encode position", f"misses part of how {kind} encode position"
         says = dict.fromkeys(("lower", "equal"), f"A straight line {line}")
@@ -176,8 +176,8 @@ def linearity(c: Context) -> Claim | None:
             "unclear": f"Errors do not tell whether a straight line {line}",
         }
         if claim := Compared("linearity", question, f"eta_{x}", f"abs_r_{x}", says, meaning, looks=2)(c):
-            made[x] = claim
-    x, most = max(made.items(), key=lambda item: item[1].rows[0].value - item[1].rows[1].value)
+            answers[x] = claim
+    x, most = max(answers.items(), key=lambda item: item[1].rows[0].value - item[1].rows[1].value)
     total, missed = int(c.best.mask(c.last, c.main).sum()), {each: _missed(c, each) for each in KINDS}
     headline, (eta, r, *_) = most.headline, most.rows
     if most.verdict == "higher" and missed[x]:
@@ -187,7 +187,7 @@ def linearity(c: Context) -> Claim | None:
         )
     beyond = [f"eta_{x} exceeds |r_{x}| in {_named(heads, total, c.kind())}" for x, heads in missed.items()]
     detail = joined(most.detail, f"By more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")
-    others = [row for claim in made.values() if claim is not most for row in claim.rows]
+    others = [row for claim in answers.values() if claim is not most for row in claim.rows]
     return replace(most, headline=headline, detail=detail, rows=(*most.rows, *others))
 
 

@@ -118,19 +118,14 @@ class Context:
     @cached_property
     def labels(self) -> list[str]:
         """Checkpoints in sentences: a bare number is a step, and its phase is named where there are several."""
-        checkpoints = self.best.checkpoints
-        phases, twice = (
-            {checkpoint.phase for checkpoint in checkpoints},
-            Counter(checkpoint.label for checkpoint in checkpoints),
-        )
-        found = []
-        for checkpoint in checkpoints:
-            digits = checkpoint.label[:1].isdigit()
-            name = f"step {checkpoint.label}" if digits else checkpoint.label
-            vague = len(phases) > 1 and (digits or twice[checkpoint.label] > 1)
-            found.append(
-                f"{checkpoint.phase} {name}" if vague and checkpoint.phase not in checkpoint.label else name
-            )
+        checkpoints, found = self.best.checkpoints, []
+        several_phases = len({checkpoint.phase for checkpoint in checkpoints}) > 1
+        uses = Counter(checkpoint.label for checkpoint in checkpoints)
+        for label, phase in ((checkpoint.label, checkpoint.phase) for checkpoint in checkpoints):
+            digits = label[:1].isdigit()
+            name = f"step {label}" if digits else label
+            vague = several_phases and (digits or uses[label] > 1) and phase not in label
+            found.append(f"{phase} {name}" if vague else name)
         return found
 
     def at(self, i: int) -> str:
@@ -164,7 +159,7 @@ class Context:
         return measured(*(e or self.best).level(measure, population, i), unit_of(measure), signed=False)
 
     def path(
-        self, measure: str, population: Population, ends: tuple[int, int], e: Evidence | None = None
+        self, measure: str, population: Population, ends: Iterable[int], e: Evidence | None = None
     ) -> str:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
         return " to ".join(self.level(measure, population, i, e) for i in ends)
@@ -235,9 +230,8 @@ class Context:
             return ""
         if not self.comparable:
             return "Windows differ and no common one was measured: checkpoints cannot be compared."
-        if self.best.onset is not None and any(
-            checkpoint.window is None for checkpoint in self.best.checkpoints
-        ):
+        windows = [checkpoint.window for checkpoint in self.best.checkpoints]
+        if self.best.onset is not None and None in windows:
             return "The table does not name its windows, which may differ between checkpoints."
         return ""
 

@@ -89,11 +89,9 @@ def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
     """Slopes are not compared number by number: the published ones are quoted, over the window too."""
     if not {"slope_k", "plasticity"} & set(map(str, ours.data)):
         return []
-    slopes = {
-        int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()
-    }
+    slopes = data["rotation_and_plasticity"]["alpha_k_by_window"].items()
     quoted = [
-        f"{slope:g} per token over {tokens(w)} ({slope * w:.1f} per window)" for w, slope in slopes.items()
+        f"{slope:g} per token over {tokens(int(w))} ({slope * int(w):.1f} per window)" for w, slope in slopes
     ]
     return [
         f"Published slope of keys along the drift axis: {'; '.join(quoted)}. Windows differ between checkpoints, and a "
@@ -103,14 +101,10 @@ def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
 
 def _published_numbers(data: dict[str, Any]) -> Numbers:
     found: Numbers = {}
-    names = {
-        "mean_r_q": "mean r_q",
-        "mean_r_k": "mean r_k",
-        "mean_explained_variance": "mean explained variance",
-    }
     for i, model in enumerate(data["checkpoints"]):
-        for key, name in names.items():
-            found[Quantity(name, "mean"), model] = data[key][i], READ_OFF
+        for name in ("r_q", "r_k", "explained_variance"):
+            quantity = Quantity(f"mean {name.replace('explained_', 'explained ')}", "mean")
+            found[quantity, model] = data[f"mean_{name}"][i], READ_OFF
         counts = {name: column[i] for name, column in data["taxonomy_head_counts"].items()}
         for name, heads in counts.items():
             found[Quantity(f"share {name}", "share"), model] = heads / sum(counts.values()), 0.0

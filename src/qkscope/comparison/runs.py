@@ -27,6 +27,7 @@ from qkscope.errors import TableError
 from qkscope.results import Results, as_results
 from qkscope.stats.contrast import ArmDifference, arm_difference, clear_differences
 from qkscope.stats.levels import rule_of_agreement, rule_of_arms
+from qkscope.study.timeline import Timeline
 from qkscope.words import tokens
 
 Run = Path | str | Results
@@ -59,18 +60,20 @@ def compare_matched(found: Matched) -> Comparison:
     """Every number that two matched runs have."""
     ours, theirs = found.ours, found.theirs
     our_name = {their: our for our, their in found.pairs.items()}
-    rematched = _rematched(found)
+    # Where a checkpoint's matched window is its own on both sides, both numbers would be the same.
+    rematched = [
+        model
+        for model, their in found.pairs.items()
+        if not _is_matched(ours.timeline, model) or not _is_matched(theirs.timeline, their)
+    ]
     mine = numbers_of(ours, rematched)
     others = numbers_of(theirs, [found.pairs[model] for model in rematched])
     notes = [*found.notes, *text_notes(ours, theirs), *_window_notes(found)]
     notes += threshold_note(ours.thresholds, theirs.thresholds)
+    renamed = {(name, our_name[model]): value for (name, model), value in others.items()}
     return Comparison(
         *found.names,
-        rows=rows_of(
-            mine,
-            {(name, our_name[model]): value for (name, model), value in others.items()},
-            len(head_keys(ours.heads)),
-        ),
+        rows=rows_of(mine, renamed, len(head_keys(ours.heads))),
         only_ours=found.only_ours,
         only_theirs=found.only_theirs,
         notes=(*notes, rule_of_agreement(), OVER_DOCUMENTS),
@@ -78,26 +81,15 @@ def compare_matched(found: Matched) -> Comparison:
     )
 
 
-def _rematched(found: Matched) -> list[str]:
-    """Checkpoints whose matched window is not their own on one side: elsewhere both numbers would be the same."""
-    sides = [found.ours.timeline, found.theirs.timeline]
-    return [
-        pair[0]
-        for pair in found.pairs.items()
-        if any(
-            side.checkpoint(model).window != side.matched_window
-            for side, model in zip(sides, pair, strict=True)
-        )
-    ]
+def _is_matched(timeline: Timeline, model: str) -> bool:
+    return timeline.checkpoint(model).window == timeline.matched_window
 
 
 def _window_notes(found: Matched) -> list[str]:
     notes = []
     for model, their in found.pairs.items():
-        mine, other = (
-            found.ours.timeline.checkpoint(model).window,
-            found.theirs.timeline.checkpoint(their).window,
-        )
+        mine = found.ours.timeline.checkpoint(model).window
+        other = found.theirs.timeline.checkpoint(their).window
         if mine is not None and other is not None and mine != other:
             notes.append(
                 f"{model} was measured over {tokens(mine)} in one run and {tokens(other)} in the other: its "
@@ -107,9 +99,7 @@ def _window_notes(found: Matched) -> list[str]:
 
 
 IN_SUM = "all checkpoints"
-OVER_SEEDS = (
-    "Errors are over seeds: each run counts as one value, and \u00b1 is one standard error of their mean."
-)
+OVER_SEEDS = "Errors are over seeds: each run counts as one value, and ± is one standard error of their mean."
 NO_HEADS = "Heads do not correspond between seeds, so only averages and shares over many heads are compared."
 
 
@@ -118,8 +108,8 @@ def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparis
     _check(ours, theirs)
     numbers, notes = _aligned([*ours, *theirs])
     shared = [key for key in numbers[0] if all(np.isfinite(each.get(key, (np.nan,))[0]) for each in numbers)]
-    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in shared))}
-    shared.sort(key=lambda key: place[key[0]])
+    quantities = list(dict.fromkeys(quantity for quantity, _ in shared))
+    shared.sort(key=lambda key: quantities.index(key[0]))
     judged = {}
     for key in shared:
         values = np.array([each[key][0] for each in numbers])
@@ -174,8 +164,7 @@ def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
 def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:
     """A run's numbers under the first run's names; and the average over checkpoints of those not of a single depth."""
     first = {their: our for our, their in pairs.items()}
-    windows = {model: side.timeline.checkpoint(pairs[model]).window for model in order}
-    other = [pairs[model] for model in order if windows[model] != side.timeline.matched_window]
+    other = [pairs[model] for model in order if not _is_matched(side.timeline, pairs[model])]
     found = {(name, first[model]): value for (name, model), value in numbers_of(side, other).items()}
     for quantity in dict.fromkeys(quantity for quantity, _ in found):
         values = [found[quantity, model][0] for model in order if (quantity, model) in found]

@@ -211,12 +211,9 @@ def replacing_drawn(
             _move(staged, folder, new, require)
             return
         new = {name: entry._replace(drawn_from=old.tables_digest) for name, entry in new.items()}
-        gone = {
-            name: entry
-            for name, entry in old.drawn.items()
-            if name.partition("/")[0] in parts and name not in new
-        }
-        kept = {name: entry for name, entry in old.drawn.items() if name not in gone}
+        replaced = {name for name in old.drawn if name.partition("/")[0] in parts and name not in new}
+        gone = {name: entry for name, entry in old.drawn.items() if name in replaced}
+        kept = {name: entry for name, entry in old.drawn.items() if name not in replaced}
         # What is to go stays named until it is gone, and what is new is named before it is there.
         _write(folder, replace(old, drawn={**old.drawn, **new}))
         _move(staged, folder, new, require)

@@ -139,9 +139,11 @@ class Results:
     def _read(self, name: str, read: Callable[[Path, int], T], most: int) -> T | None:
         """A file of the same set as the tables, of at most `most` bytes; None if there is none."""
         path = self.folder / name
-        return read_set(
-            self.folder, lambda: read(path, most) if path.is_file() else None, [name], self.made_from
-        )
+
+        def load() -> T | None:
+            return read(path, most) if path.is_file() else None
+
+        return read_set(self.folder, load, [name], self.made_from)
 
     def beside_study(self, name: str) -> str:
         """`name`, or another where this is a bare table in the folder of a study, whose own file has that name."""
@@ -169,9 +171,8 @@ class Results:
                 f"{layers.max()} with heads {heads.min()} to {heads.max()}"
             )
         names = ("model", "label", "phase", "step")
-        checkpoints = pd.DataFrame(
-            [{name: getattr(s, name) for name in names} for s in self.timeline.measured]
-        )
+        rows_of = [[getattr(checkpoint, name) for name in names] for checkpoint in self.timeline.measured]
+        checkpoints = pd.DataFrame(rows_of, columns=list(names))
         checkpoints["step"] = checkpoints["step"].astype("Int64")
         return checkpoints.merge(rows, on="model", how="inner", validate="one_to_one")
 
@@ -297,12 +298,10 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
     )
     # Heads by layer and number, whose coordinates follow from the names that the runs were joined by.
     heads = np.array([name[1:].split("H") for name in data["head"].to_numpy()], dtype=np.int64).reshape(-1, 2)
-    coords = {
-        "layer": ("head", heads[:, 0]),
-        "number": ("head", heads[:, 1]),
-        "matched": data["matched"] & same,
-    }
-    data = data.assign_coords(coords).isel(head=np.lexsort(heads.T[::-1]))
+    coords = {"layer": ("head", heads[:, 0]), "number": ("head", heads[:, 1])}
+    data = data.assign_coords(coords | {"matched": data["matched"] & same}).isel(
+        head=np.lexsort(heads.T[::-1])
+    )
     timeline = Timeline("-".join(named), " and ".join(named), checkpoints, kind="models")
     return Results(
         folder=loaded[0].folder,
@@ -314,11 +313,10 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
 
 def _renamed(data: xr.Dataset, run: str) -> xr.Dataset:
     """The cells of a run under names that tell it from others."""
-    names = {
-        each: ("cell", np.array([name and f"{run}/{name}" for name in data[each].to_numpy()], dtype=object))
-        for each in ("checkpoint", "weights_of", "rotation_of")
-    }
-    return data.assign_coords(names)
+    for each in ("checkpoint", "weights_of", "rotation_of"):
+        names = [name and f"{run}/{name}" for name in data[each].to_numpy()]
+        data = data.assign_coords({each: ("cell", np.array(names, dtype=object))})
+    return data
 
 
 def _load(place: Path) -> Results:

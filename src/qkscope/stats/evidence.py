@@ -49,7 +49,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]
 
-# Means whose course over training is judged, beside the share of heads of each class.
+# Means whose changes over training are judged, beside the share of heads of each class.
 FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 
 
@@ -190,7 +190,7 @@ class Evidence:
         return [row[: 1 + groups] for row, groups in zip(means, self.groups_at, strict=True)]
 
     def series(self, measure: str, population: Population, layer: int | None = None) -> Series | None:
-        """The course of a mean, over the heads that every checkpoint has; None where it is not known throughout."""
+        """A mean over training, over the heads that every checkpoint has; None where it is not known throughout."""
         found, here = self._shared(self.values(measure), population, layer)
         if not here.any():
             return None
@@ -227,7 +227,7 @@ class Evidence:
         return r_q.copy(data=self._classes == kind).where(finite(r_q))
 
     def class_series(self, kind: str, population: Population) -> Series | None:
-        """The course of a class's share of the heads that every checkpoint has."""
+        """A class's share over training, of the heads that every checkpoint has."""
         found, here = self._shared(self._members(kind), population)
         heads = int(here.sum())
         if not heads:
@@ -257,16 +257,16 @@ class Evidence:
         """All changes of every followed mean and class, judged together, by the name of the series."""
         if len(self) < 2 or self.timeline.kind != "training":
             return {}
-        made = [self.series(m, p) for p in self.populations for m in FOLLOWED]
-        made += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
-        many = [series for series in made if series is not None]
+        known = [self.series(m, p) for p in self.populations for m in FOLLOWED]
+        known += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
+        many = [series for series in known if series is not None]
         found: dict[str, list[Change]] = {series.name: [] for series in many}
         for each in judged(many):
             found[each.series].append(each)
         return found
 
     def direction(self, measure: str, population: Population) -> str:
-        """The verdict on the whole course of a mean; unclear where no head was measured at every checkpoint."""
+        """The verdict on a mean over the whole training; unclear where no head was measured at every checkpoint."""
         found = self.changes.get(_name(measure, population))
         return direction(found) if found else "unclear"
 
