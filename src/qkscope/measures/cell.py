@@ -93,12 +93,11 @@ class Cell:
     @cached_property
     def tables(self) -> dict[int, RotationTable]:
         """By layer; layers of one rotation share theirs."""
-        rotations = self.units[0].rotations
-        made = {
-            id(rotation): RotationTable.of(rotation, self.dim, self.positions)
-            for rotation in {id(each): each for each in rotations.values()}.values()
-        }
-        return {layer: made[id(rotation)] for layer, rotation in rotations.items()}
+        rotations, tables = self.units[0].rotations, dict[int, RotationTable]()
+        for rotation in rotations.values():
+            if id(rotation) not in tables:
+                tables[id(rotation)] = RotationTable.of(rotation, self.dim, self.positions)
+        return {layer: tables[id(rotation)] for layer, rotation in rotations.items()}
 
     def has(self, group: MeasureGroup) -> bool:
         """Whether the sums that a group needs were measured."""
@@ -276,19 +275,15 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
         found = _join([array.swapaxes(0, 1) if samples_first else array for array in arrays])
         return found.swapaxes(0, 1) if samples_first else found
 
-    return CellNumbers(
-        heads,
-        max(part.window for part in parts),
-        {
-            name: parts[0].arrays[name]
-            if _is_whole(name)
-            else joined([part.arrays[name] for part in parts], _is_sampled(name))
-            for name in names
-        },
-        np.concatenate([part.v for part in parts]),
-        joined([part.loo_v for part in parts], True),
-        np.concatenate([part.bad for part in parts]),
-    )
+    arrays = {
+        name: parts[0].arrays[name]
+        if _is_whole(name)
+        else joined([p.arrays[name] for p in parts], _is_sampled(name))
+        for name in names
+    }
+    v, bad = (np.concatenate([getattr(part, name) for part in parts]) for name in ("v", "bad"))
+    loo_v = joined([part.loo_v for part in parts], True)
+    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v, bad)
 
 
 def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:

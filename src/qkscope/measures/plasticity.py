@@ -177,10 +177,10 @@ def _mean(values: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The kept keys of all units: vectors (D, B, m, K, d), and for each document its group, pairs, tokens (D, B).
+class SampledKeys:
+    """The sampled keys of all units: vectors (D, B, m, K, d), and for each document its group, pairs, tokens (D, B).
 
-    `share` (D,) is the share of its group's documents that are kept.
+    `share` (D,) is the share of its group's documents that are sampled.
     """
 
     vectors: NDArray[np.float32]
@@ -189,36 +189,37 @@ class Kept:
     tokens: Array
     share: Array
 
-    @classmethod
-    def of(cls, units: Sequence[Unit], width: int) -> Kept:
-        samples = [_sample(unit, width) for unit in units]
-        share = [len(s.lengths) / unit.documents for s, unit in zip(samples, units, strict=True)]
-        counts = [len(sample.lengths) for sample in samples]
-        return cls(
-            np.concatenate([sample.vectors for sample in samples]),
-            np.repeat(np.arange(len(units)), counts),
-            np.concatenate([sample.pairs() for sample in samples]),
-            np.concatenate([sample.tokens() for sample in samples]).astype(np.float64),
-            np.repeat(share, counts),
-        )
+
+@lru_cache(maxsize=1)
+def _sampled_keys(cell: Cell) -> SampledKeys:
+    samples = [_sample(unit, cell.width) for unit in cell.units]
+    share = [len(s.lengths) / unit.documents for s, unit in zip(samples, cell.units, strict=True)]
+    counts = [len(sample.lengths) for sample in samples]
+    return SampledKeys(
+        np.concatenate([sample.vectors for sample in samples]),
+        np.repeat(np.arange(len(cell.units)), counts),
+        np.concatenate([sample.pairs() for sample in samples]),
+        np.concatenate([sample.tokens() for sample in samples]).astype(np.float64),
+        np.repeat(share, counts),
+    )
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Plasticity of each head in every sample, its cells and sampling error over all documents."""
-    kept = _kept(block.cell)
+    sampled = _sampled_keys(block.cell)
     positions = _bucket_positions(block.cell.units, block.width, block.samples)
-    buckets, count = kept.vectors.shape[1], len(block)
+    buckets, count = sampled.vectors.shape[1], len(block)
     values = np.full((block.samples, len(NAMES), count), np.nan)
     cells, error = np.full((count, buckets, buckets), np.nan), np.full(count, np.nan)
     for row in range(count):
         key = row * len(block.rows.keys) // count
-        mine = kept.vectors[:, :, :, block.rows.keys[key]].astype(np.float64)  # (D, B, m, d)
+        mine = sampled.vectors[:, :, :, block.rows.keys[key]].astype(np.float64)  # (D, B, m, d)
         for s, (q, k) in enumerate(block.moments):
             if q.bad[row] or k.bad[key] or q.n[row] < 2 or q.T[row] <= 0:
                 continue
             line = _line(q, row, k.mean_x[key], positions[s])
-            there = np.flatnonzero(kept.group != s - 1)
-            found = _Head.of(line, mine[there], kept, there)
+            there = np.flatnonzero(sampled.group != s - 1)
+            found = _Head.of(line, mine[there], sampled, there)
             values[s, :, row] = means_of_cells(found.cells())
             if s == 0:
                 cells[row], error[row] = found.cells(), found.sampling_error()
@@ -248,39 +249,34 @@ GROUP = MeasureGroup(
 )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _kept(cell: Cell) -> Kept:
-    return Kept.of(cell.units, cell.width)
-
-
 @dataclass(frozen=True)
 class _Head:
     """One head's openness: PP (N, D, pairs) of the N cells, of key bucket `key` (N,) and a later `query` bucket.
 
-    weights, kept, tokens, known (D, B) of documents and key buckets · share (D,)
+    weights, count (sampled keys), tokens, known (D, B) of documents and key buckets · share (D,)
     """
 
     pp: Array
     key: NDArray[np.int64]
     query: NDArray[np.int64]
     weights: Array
-    kept: Array
+    count: Array
     tokens: Array
     share: Array
     known: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, line: QueryLine, mine: Array, kept: Kept, there: NDArray[np.int64]) -> _Head:
+    def of(cls, line: QueryLine, mine: Array, sampled: SampledKeys, there: NDArray[np.int64]) -> _Head:
         key, query = np.triu_indices(mine.shape[1], 1)
         pp = openness_of_cells(line, mine, key, query)
         known = np.zeros(mine.shape[:2], dtype=bool)
         cell, document = np.nonzero(np.isfinite(pp).any(axis=2))
         known[document, key[cell]] = True
-        weights = np.where(known, kept.pairs[there] / kept.share[there, None], 0.0)
+        weights = np.where(known, sampled.pairs[there] / sampled.share[there, None], 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = weights / weights.sum(axis=0)
         count = np.isfinite(mine[..., 0]).sum(axis=2).astype(np.float64)
-        return cls(pp, key, query, weights, count, kept.tokens[there], kept.share[there], known)
+        return cls(pp, key, query, weights, count, sampled.tokens[there], sampled.share[there], known)
 
     def cells(self) -> Array:
         """(B, B) by query and key bucket; NaN where no document has a pair or no query stands."""
@@ -302,7 +298,7 @@ class _Head:
             kernel = np.where(
                 np.isfinite(pp).any(axis=0), np.nansum(pp, axis=0) / cells, np.nan
             )  # (D, pairs)
-            weight, m, n = self.weights[here, c], self.kept[here, c], self.tokens[here, c]
+            weight, m, n = self.weights[here, c], self.count[here, c], self.tokens[here, c]
             own = _row_means(kernel)
             variance += float(weight**2 @ (np.maximum(1 - m / n, 0.0) * _key_variance(kernel, own, m)))
             added[here] += weight * (own - weight @ own)
