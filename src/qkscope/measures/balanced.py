@@ -269,12 +269,13 @@ def _second_moments(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The first balanced axis, in every sample. NaN where the rotation is not known."""
-    rotation, shape = block.table.rotation, (block.samples, len(block))
+    table, shape = block.tables[0], (block.samples, len(block))
+    rotation = table.rotation
     names = ("r_q_balanced", "r_k_balanced", "explained_variance_balanced", "gap_balanced")
     found: dict[str, Array] = {name: np.full(shape, np.nan) for name in names}
     found["score_energy"] = np.full((*shape, len(rotation.pairs) + 1), np.nan)
     found["axis_lost_balanced"] = lost = np.zeros(len(block))
-    if not block.table.known:
+    if not table.known:
         return found
     split = Split.of(rotation, block.width)
     near: Near | None = None

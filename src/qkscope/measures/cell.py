@@ -23,7 +23,15 @@ from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.distance import BinPairs
 from qkscope.measures.pca import Axes, measure_batch, met_bad, whole_and_without, with_left_out
 from qkscope.measures.registry import MeasureGroup, Variable, variables
-from qkscope.measures.samples import GroupPaths, Kind, Positions, RotationTable, SampleSums, jackknife
+from qkscope.measures.samples import (
+    GroupPaths,
+    Kind,
+    Positions,
+    RotationTable,
+    SampleSums,
+    jackknife,
+    rotation_tables,
+)
 from qkscope.measures.waves import as_left_out
 from qkscope.sums import Sum
 from qkscope.sums.head_index import HeadIndex
@@ -91,12 +99,12 @@ class Cell:
         ]
 
     @cached_property
-    def tables(self) -> dict[int, RotationTable]:
-        """By layer; layers of one rotation share theirs."""
-        rotations, tables = self.units[0].rotations, dict[int, RotationTable]()
+    def tables(self) -> dict[int, list[RotationTable]]:
+        """By layer, of each sample; layers of one rotation share theirs."""
+        rotations, tables = self.units[0].rotations, dict[int, list[RotationTable]]()
         for rotation in rotations.values():
             if id(rotation) not in tables:
-                tables[id(rotation)] = RotationTable.of(rotation, self.dim, self.positions)
+                tables[id(rotation)] = rotation_tables(rotation, self.dim, self.positions)
         return {layer: tables[id(rotation)] for layer, rotation in rotations.items()}
 
     def has(self, group: MeasureGroup) -> bool:
@@ -148,8 +156,8 @@ class HeadBlock:
         return np.array([scales.get(int(layer), np.nan) for layer in self.layers])
 
     @property
-    def table(self) -> RotationTable:
-        """The rotation of its layers, at the positions of the window."""
+    def tables(self) -> list[RotationTable]:
+        """The rotation of its layers, at the positions of each sample."""
         return self.cell.tables[int(self.layers[0])]
 
     @cached_property
@@ -181,24 +189,23 @@ class HeadBlock:
         """Of each sample: moments, paths and first axes."""
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
-        rotation, known = self.table.rotation, self.table.known
         return [
-            SampleSums(q, k, v, self.scale, at, rotation, known, table)
-            for q, k, v, at, table in zip(*kinds, first, self.cell.positions, self.table.samples, strict=True)
+            SampleSums(q, k, v, self.scale, at, table)
+            for q, k, v, at, table in zip(*kinds, first, self.cell.positions, self.tables, strict=True)
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
-        every = [group[index] for group in self.groups]
+        rotation, every = self.tables[0].rotation, [group[index] for group in self.groups]
         late = every
         if self.width > SINK:
             sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.cell.units]
             late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
-        groups = GroupPaths.of(self.table.rotation, late, paths)
+        groups = GroupPaths.of(rotation, late, paths)
         whole = reduce(Path.merge, paths)
         left_out = [whole.without(path) for path in paths if len(paths) > 1]
-        merged = [whole, *(as_left_out(self.table.rotation, path) for path in left_out)]
-        each = [groups, *[as_left_out(self.table.rotation, groups)] * len(left_out)]
+        merged = [whole, *(as_left_out(rotation, path) for path in left_out)]
+        each = [groups, *[as_left_out(rotation, groups)] * len(left_out)]
         every = [sample[index] for sample in self.moments]
         return [
             Kind(*parts)

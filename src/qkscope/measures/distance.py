@@ -167,16 +167,14 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 def _bias(sums: SampleSums) -> Array:
     """b(D) in logits. (H, D); NaN where the rotation is not known or no query has two keys."""
-    at, rotation, lags = sums.at, sums.rotation, sums.at.lags.lags
-    if not sums.known or sums.anatomy is None:
+    at, rotation, lags = sums.at, sums.table.rotation, sums.at.lags.lags
+    if not sums.table.known or sums.anatomy is None:
         return np.full((len(sums.v), len(lags)), np.nan)
     paths = sums.q.path.filled, sums.key_path.filled
     q, k = (Pairs.of(rotation, path.mean) for path in paths)
     curve = distance_curve(q, k, at.lags, at.counted, sums.table.lags)
     # The query at position 5 has one key, the one at 4.
-    query, key = (
-        path.at(rotation, np.array([t]))[:, 0] for path, t in zip(paths, (SINK + 1, SINK), strict=True)
-    )
+    query, key = (p.at(rotation, np.array([t]))[:, 0] for p, t in zip(paths, (SINK + 1, SINK), strict=True))
     only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
     means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
     curve -= means @ at.beyond.T

@@ -137,9 +137,10 @@ def measure_batch(
     S = pooled(q, k)
     inside = max(RITZ, 2 * components)
     near = Near.of(S, inside) if components > 1 and 2 * inside <= S.shape[1] else None
-    values, v = (
-        (near.values[:, :components], near.vectors[:, :, :components]) if near else leading(S, components)
-    )
+    if near:
+        values, v = near.values[:, :components], near.vectors[:, :, :components]
+    else:
+        values, v = leading(S, components)
     explained = shares_of_trace(S, values)
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
@@ -186,17 +187,15 @@ def null_level(groups: Sequence[Moments], whole: Moments, v: Array, spread: Arra
     count = len(groups)
     if count < FEWEST_GROUPS:
         return np.full(spread.shape, np.nan)
-    parts = np.stack([np.einsum("hdm,hd->hm", v, per_query(_part(group, whole), len(v))) for group in groups])
+    covariances = [
+        group.C + (group.n * (group.mean_t - whole.mean_t))[:, None] * (group.mean_x - whole.mean_x)
+        for group in groups
+    ]
+    parts = np.stack([np.einsum("hdm,hd->hm", v, per_query(c, len(v))) for c in covariances])
     reach = stdtrit(count - 1, 1 - LEVEL / 2) * np.sqrt(count) * parts.std(axis=0, ddof=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         level = reach / spread
     return np.asarray(np.minimum(level, 1.0))
-
-
-def _part(group: Moments, whole: Moments) -> Array:
-    """The group's part of C about the means of all tokens. (H, d)"""
-    dx, dt = group.mean_x - whole.mean_x, group.mean_t - whole.mean_t
-    return np.asarray(group.C + (group.n * dt)[:, None] * dx)
 
 
 def met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:

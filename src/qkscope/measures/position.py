@@ -187,7 +187,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Position beyond r, of all tokens and of those from position 4 on."""
     found: dict[str, list[Array]] = {}
     for sums in block.sums:
-        v = Pairs.of(sums.rotation, sums.v.astype(sums.table.wave.dtype))
+        v = Pairs.of(sums.table.rotation, sums.v.astype(sums.table.wave.dtype))
         for name, kind in (("q", sums.q), ("k", sums.k)):
             projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.grid, sums.table.wave, v)
             parts = dict(zip((0, SINK), sums.along[name], strict=True))
@@ -195,10 +195,10 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             for (start, along), square, phase in zip(parts.items(), squares, sums.table.phase, strict=True):
                 end = "_from4" if start else ""
                 path = kind.path.window(block.width, start)
-                constant = constant_part(path, sums.rotation, phase, along)
+                constant = constant_part(path, sums.table.rotation, phase, along)
                 values = {
                     f"eta_{name}{end}": np.sqrt(square),
-                    f"r_{name}_const{end}": constant if sums.known else np.full(len(block), np.nan),
+                    f"r_{name}_const{end}": constant if sums.table.known else np.full(len(block), np.nan),
                     f"R_{name}{end}": linear_reading(along.sums),
                 }
                 if start:  # of all tokens, `pca` declares it

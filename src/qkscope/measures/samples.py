@@ -142,14 +142,17 @@ def _between(groups: Sequence[Unit], width: int) -> Array:
 
 
 @dataclass(frozen=True)
-class SampleTable:
-    """A rotation at the positions of one sample.
+class RotationTable:
+    """A rotation at the positions of one sample, evaluated once for all heads.
 
+    known: False where no rotation was found, and `rotation` turns nothing
     phase (2, P) `phases` of positions about their mean: of all tokens, and from position 4 on
     by_bin (B, P) `bin_phases` of the tokens by the paths' bins
     wave `waves` at the grid, lags `mean_waves` at the distances · stage: None where no query has two keys
     """
 
+    rotation: Rotation
+    known: bool
     phase: Phase
     by_bin: Phase
     wave: Array
@@ -157,29 +160,23 @@ class SampleTable:
     stage: Staging | None
 
 
-@dataclass(frozen=True)
-class RotationTable:
-    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found."""
-
-    rotation: Rotation
-    known: bool
-    samples: Sequence[SampleTable]
-
-    @classmethod
-    def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> RotationTable:
-        turning, first = rotation or Rotation.none(dim), samples[0]
-        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
-        phase = phases(turning, weights)
-        by_bin = bin_phases(turning, np.stack([at.counts for at in samples]), first.edges)
-        wave, lags = waves(turning, first.grid.t), mean_waves(turning, first.lags.lags)
-        stage = Staging.of(turning, first.layout(turning), first.edges) if first.scored else None
-        tables = [SampleTable(phase[0], by_bin[0], wave, lags, stage)]
-        wave, lags, stage = as_left_out(turning, (wave, lags, stage))
-        for i, at in enumerate(samples[1:], 1):
-            layout = as_left_out(turning, at.layout(turning)) if at.scored else None
-            here = replace(stage, layout=layout) if stage and layout else None
-            tables.append(SampleTable(phase[i], by_bin[i], wave, lags, here))
-        return cls(turning, rotation is not None, tables)
+def rotation_tables(found: Rotation | None, dim: int, samples: Sequence[Positions]) -> list[RotationTable]:
+    """The table of each sample; `found` is None where no rotation was found."""
+    rotation, first = found or Rotation.none(dim), samples[0]
+    weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+    phase = phases(rotation, weights)
+    by_bin = bin_phases(rotation, np.stack([at.counts for at in samples]), first.edges)
+    wave, lags = waves(rotation, first.grid.t), mean_waves(rotation, first.lags.lags)
+    stage = Staging.of(rotation, first.layout(rotation), first.edges) if first.scored else None
+    known = found is not None
+    tables = [RotationTable(rotation, known, phase[0], by_bin[0], wave, lags, stage)]
+    wave, lags, stage = as_left_out(rotation, (wave, lags, stage))
+    for i, at in enumerate(samples[1:], 1):
+        here = None
+        if stage and at.scored:
+            here = replace(stage, layout=as_left_out(rotation, at.layout(rotation)))
+        tables.append(RotationTable(rotation, known, phase[i], by_bin[i], wave, lags, here))
+    return tables
 
 
 @dataclass(frozen=True)
@@ -196,9 +193,7 @@ class SampleSums:
     v: Array
     scale: Array
     at: Positions
-    rotation: Rotation
-    known: bool
-    table: SampleTable
+    table: RotationTable
 
     @cached_property
     def along(self) -> dict[str, tuple[Along, Along]]:
@@ -211,7 +206,7 @@ class SampleSums:
     @cached_property
     def key_path(self) -> Path:
         """The path of keys about their mean over tokens from position 4 on: scores compare keys with each other."""
-        return path_about(self.k.path, self.k.late.mean_x, self.rotation, self.table.by_bin)
+        return path_about(self.k.path, self.k.late.mean_x, self.table.rotation, self.table.by_bin)
 
     @cached_property
     def anatomy(self) -> Anatomy | None:
