@@ -1,4 +1,4 @@
-"""A study as claims see it: its windows and populations, rows and phrases made from them, and how claims are ranked."""
+"""A study as claims see it: its windows and populations, rows and phrases for sentences, and how claims are ranked."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Context:
         return published_r(changed, f"the change of {name_of(measure)}{self.heads()} {ends}")
 
     def rule(self, *texts: str) -> str:
-        """How errors are made, then how the verdict is."""
+        """How errors are computed, then how the verdict follows."""
         return joined(rule_of_error(self.best.basis, self.best.groups), *texts)
 
     @property

@@ -28,7 +28,7 @@ from qkscope.stats.levels import SMALLEST, rule_of_change, rule_of_contrast, rul
 from qkscope.stats.series import Emergence, emergence_of, turns
 from qkscope.words import in_words, joined, listing, sentence, tokens
 
-MOST_TURNS = 3  # that a headline tells
+MOST_TURNS = 3  # that a headline names
 FEWEST_CHECKPOINTS = 3  # to ask when something emerged
 FEW_LAYERS = 3  # that a headline names
 # What published r and its classes depend on.

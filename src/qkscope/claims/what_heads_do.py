@@ -54,7 +54,7 @@ def roles(c: Context) -> Claim | None:
     )
     meaning = (
         "A head can have several roles. A role is named only where its score is clear of its threshold; a head that "
-        "attends to a place may still do something else with what it reads there."
+        "attends to some tokens may still do anything with what it reads there."
     )
     see = See("roles", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
     surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, heads))

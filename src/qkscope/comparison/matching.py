@@ -1,6 +1,6 @@
 """Which checkpoints and heads of two runs belong together.
 
-Checkpoints are matched by name; those of runs that name them differently by step, by label or by their place in
+Checkpoints are matched by name; those of runs that name them differently by step, by label or by their order in
 training. Heads are those that both runs measured.
 """
 
@@ -65,7 +65,7 @@ def run_name(results: Results) -> str:
 
 
 def run_names(ours: Results, theirs: Results) -> tuple[str, str]:
-    """What tells two runs apart: their studies' names, their folders' names, else their whole paths."""
+    """Names that differ between two runs: those of their studies, those of their folders, else their whole paths."""
     for name in (run_name, lambda side: side.folder.name, lambda side: str(side.folder)):
         names = name(ours), name(theirs)
         if names[0] != names[1]:

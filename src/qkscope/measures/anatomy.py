@@ -104,20 +104,20 @@ class Layout:
 
     @classmethod
     def of(cls, counts: Array, bins: Index | None = None, keys: int = KEYS, queries: int = QUERIES) -> Layout:
-        """counts (T,): how many tokens stand at each position.
+        """counts (T,): number of tokens at each position.
 
         `bins` are edges between which nothing changes, where that is so: one position then represents its bin.
         """
         # Two positions have keys' neighbours but no two keys: they are no queries, and represent themselves.
         edges = None if bins is None else np.union1d(bins, FIRST_QUERY)
         grid = sampled_grid(counts, SINK, keys) if edges is None else binned_grid(counts, SINK, edges)
-        asking = sampled_grid(counts, FIRST_QUERY, queries)
-        i = asking.t[:, None]
+        query_grid = sampled_grid(counts, FIRST_QUERY, queries)
+        i, query_weight = query_grid.t[:, None], query_grid.tokens / query_grid.tokens.sum()
         reach = 0 if grid.exact or bins is not None else CLOSE
         total = (i - SINK).astype(np.float64)
         near = ((i - np.arange(1, reach + 1)) >= SINK) / total
         seen, far = (np.clip(i - back - grid.edges[:-1], 0, grid.width) / total for back in (0, reach))
-        return cls(counts, grid, asking, asking.tokens / asking.tokens.sum(), seen, far, near)
+        return cls(counts, grid, query_grid, query_weight, seen, far, near)
 
 
 class Turns(NamedTuple):
@@ -147,7 +147,7 @@ class Staging:
     grid, queries       the turns to their positions
     near (C, 2P + 1)      waves at minus the distances of the closest keys
     bins (2, N)           pairs of bins, of a query and of a key close to it
-    score (I, C)          where of (N, C) the score of each query with each of its closest keys stands
+    score (I, C)          index of each query with each of its closest keys among the (N, C) scores
     """
 
     rotation: Rotation
@@ -223,12 +223,12 @@ def anatomy(
     back = np.argsort(order)
     traces = _traces(of_keys[:, :, back[:, None], back], late_q.M)
     match, query_position = (traces - squares) / n_q + _forms(of_keys, mean_q)
-    asking = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
+    content = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
     position, mean = _position(pairs_q, pairs_k, m_k, stage)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(asking / layout.grid.tokens[early:].sum(), 0.0),
+        key=np.maximum(content / layout.grid.tokens[early:].sum(), 0.0),
         match=np.maximum(match, 0.0),
         query_position=query_position,
         sink=_first_key(q, k, late_q, rotation, layout.counts) - mean @ layout.query_weight,

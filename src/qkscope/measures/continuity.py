@@ -20,7 +20,7 @@ def overlaps(before: Array, after: Array) -> Array:
 
 
 def gap(explained_variance: Array) -> Array:
-    """1 - lambda_1 / lambda_0: how far the first axis stands out. (H, m) -> (H,); NaN with one component."""
+    """1 - lambda_1 / lambda_0: how clearly the first axis comes first. (H, m) -> (H,); NaN with one component."""
     if explained_variance.shape[1] < 2:
         return np.full(len(explained_variance), np.nan)
     first = explained_variance[:, 0]

@@ -74,7 +74,7 @@ class BinPairs:
         stop = np.minimum(edges[1:, None], moved[:, None, 1:])
         some = start < stop
         query, key = np.nonzero(some.any(axis=0))
-        # By the first distance at which they have a pair, so that those of an octave stand together.
+        # By the first distance at which they have a pair, so that those of an octave are neighbours.
         order = np.argsort(some[:, query, key].argmax(axis=0), kind="stable")
         query, key = query[order], key[order]
         octaves = []
@@ -90,7 +90,7 @@ class BinPairs:
         return third_octaves(self.lags)
 
     def counted(self, counts: Array) -> list[Array]:
-        """How many pairs there are where counts (T,) tokens stand at each position: (d, n) by octave."""
+        """Number of pairs, from the number of tokens at each position, counts (T,): (d, n) by octave."""
         before = np.concatenate([[0.0], np.cumsum(counts)])
         return [before[stop] - before[start] for _, _, start, stop in self.octaves]
 

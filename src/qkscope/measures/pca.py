@@ -8,7 +8,7 @@ Its eigenvectors v_0, v_1, ... by falling eigenvalue are the axes; explained_var
 Along an axis, Pearson's r between projection and position is r_q = v.C_q / sqrt(v.M_q.v * T_q), and r_k likewise.
 
 How large |r| gets by chance in a head that does not follow position is a t-test over groups of documents. Tokens of one
-document hang together, so they are no sample; documents are. Along a fixed axis v let c_g be group g's
+document depend on each other, so the test is over documents. Along a fixed axis v let c_g be group g's
 part of the covariance with position, so that v.C = sum of c_g. In a head that does not follow position the c_g are
 independent with mean zero, whatever goes on within documents, and |sum of c_g| stays below t sqrt(G) sd(c_g) in 95%
 of cases, t from Student's distribution with G - 1 degrees of freedom. In units of r:

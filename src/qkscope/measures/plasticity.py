@@ -1,4 +1,4 @@
-"""Attention plasticity: how open it still is which of two keys a query prefers, given only where the query stands.
+"""Attention plasticity: how undetermined a query's preference between two keys is, given only the query's position.
 
 Queries are modelled as a line in position plus noise, q_t ~ N(alpha + beta t, H D H): beta = C / T and
 alpha = mean - beta mean_t, H the Householder reflection that sends beta / |beta| to s1 e1, D the diagonal of the
@@ -11,16 +11,16 @@ with mu_b the line at the mean position of the queries of bucket b. PP is 1 wher
 head's value is the plain mean over its cells. s1 is the sign of the first component of the mean of the buckets'
 key means.
 
-In a study, queries enter by their moments, and keys by the sample that a unit keeps of them (`sums.keys`). A document's
-mean over pairs in a bucket is estimated from the keys that are kept of it, and counts as its pairs do. The error of
-sampling has two parts. With h = the mean over cells of PP as a kernel of two keys, U its mean over the kept pairs of a
-document and bucket, and U_i the same without key i of the m kept out of n,
+In a study, queries enter by their moments, and keys by the sample that a unit stores (`sums.keys`). A document's mean
+over pairs in a bucket is estimated from its sampled keys, and counts as its pairs do. The error of sampling has two
+parts. With h = the mean over cells of PP as a kernel of two keys, U its mean over the sampled pairs of a document and
+bucket, and U_i the same without key i of the m sampled out of n,
 
     keys        sum of weight^2 (1 - m/n) (m-1)/m sum_i (U_i - U)^2       over documents and buckets
     documents   (1 - D/N) D/(D-1) sum_d e_d^2                             e_d what document d adds to the head's value
 
-for D documents kept of N. It says how far all pairs of all documents may be; other documents may be further, and that
-is the jackknife's error.
+for D documents sampled of N. It bounds the distance to the value of all pairs of all documents; the jackknife's error
+is that over documents.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class _Head:
         return cls(pp, key, query, weights, count, sampled.tokens[there], sampled.share[there], known)
 
     def cells(self) -> Array:
-        """(B, B) by query and key bucket; NaN where no document has a pair or no query stands."""
+        """(B, B) by query and key bucket; NaN where no document has a pair or no query."""
         found = np.full((self.known.shape[1],) * 2, np.nan)
         known = self.known[:, self.key].T  # (N, D)
         mean = np.where(known, self.weights[:, self.key].T * _row_means(self.pp), 0.0).sum(axis=1)
@@ -287,7 +287,7 @@ class _Head:
         return found
 
     def sampling_error(self) -> float:
-        """The standard error of the head's value that comes from keeping some keys of some documents."""
+        """The standard error of the head's value that comes from sampling some keys of some documents."""
         cells = max(1, int(np.isfinite(self.cells()).sum()))
         variance, added = 0.0, np.zeros(len(self.weights))
         for c in np.unique(self.key):
@@ -319,7 +319,7 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
     )  # (D, slots): any with the key, pairs without it
     with np.errstate(invalid="ignore", divide="ignore"):
         without = np.where(known, kernel, 0.0) @ ~has.T / left
-    # Two kept keys make one pair: without either there is none, and all of its spread is unknown.
+    # Two sampled keys make one pair: without either there is none, and all of its spread is unknown.
     spread = np.where(present & (left > 0), (without - mean[:, None]) ** 2, 0.0).sum(axis=1)
     return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
 

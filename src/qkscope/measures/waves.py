@@ -40,8 +40,8 @@ def in_single(x: Any) -> Any:
     if isinstance(x, np.ndarray) and x.dtype.char in "dD":
         return x.astype({"d": np.float32, "D": np.complex64}[x.dtype.char])
     if isinstance(x, tuple):
-        made = [in_single(each) for each in x]
-        return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
+        parts = [in_single(each) for each in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     if is_dataclass(x) and not isinstance(x, (type, Rotation)):
         return replace(x, **{f.name: in_single(getattr(x, f.name)) for f in fields(x)})
     return x

@@ -182,7 +182,7 @@ class Results:
         """The `n` heads whose measure `by` changed most between two checkpoints, with the error of each change.
 
         Errors are over documents, paired: both checkpoints read the same ones. Where the two have different windows,
-        `matched` tells the model from the window.
+        `matched` separates the effect of training from that of the window.
         """
         import pandas as pd
 
@@ -246,20 +246,20 @@ class Results:
         return str(self)
 
 
-def load_results(place: Path | str) -> Results:
+def load_results(path: Path | str) -> Results:
     """Load a results folder or a single qk.csv."""
-    place = Path(place)
-    folder = place if place.is_dir() else place.parent
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
 
     def load() -> Results:
         manifest = read_manifest(folder)
-        return replace(_load(place), made_from=manifest.made_from if manifest else None)
+        return replace(_load(path), made_from=manifest.made_from if manifest else None)
 
-    return read_set(folder, load, None if place.is_dir() else [place.name])
+    return read_set(folder, load, None if path.is_dir() else [path.name])
 
 
 def as_results(run: Results | Path | str) -> Results:
-    """A run that is loaded already, or the one at a place."""
+    """A run that is loaded already, or the one at a path."""
     return run if isinstance(run, Results) else load_results(run)
 
 
@@ -319,13 +319,13 @@ def _renamed(data: xr.Dataset, run: str) -> xr.Dataset:
     return data
 
 
-def _load(place: Path) -> Results:
-    if not place.is_dir():
-        return results_of(from_qk(read_qk(place)), place.parent, place.parent.name)
-    data = read_dataset(place / NAME) if (place / NAME).is_file() else None
-    if (place / "study.yaml").is_file():
-        return _of_study(place, data)
-    return results_of(from_qk(read_qk(place / "qk.csv")) if data is None else data, place, place.name)
+def _load(path: Path) -> Results:
+    if not path.is_dir():
+        return results_of(from_qk(read_qk(path)), path.parent, path.parent.name)
+    data = read_dataset(path / NAME) if (path / NAME).is_file() else None
+    if (path / "study.yaml").is_file():
+        return _of_study(path, data)
+    return results_of(from_qk(read_qk(path / "qk.csv")) if data is None else data, path, path.name)
 
 
 def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:

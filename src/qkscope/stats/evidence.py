@@ -201,7 +201,7 @@ class Evidence:
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """The heads measured at all checkpoints, and their values.
 
-        Left-out samples are kept of those heads only that have all of them at every checkpoint, if any has: the same
+        Left-out samples are used only of heads that have all of them at every checkpoint, if any has: the same
         heads then show the effect of leaving documents out at every checkpoint.
         """
         there = found["sample"] <= found["groups"]
