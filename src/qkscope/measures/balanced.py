@@ -77,10 +77,8 @@ class Realisation:
 
     def traces(self, A: Array, B: Array) -> tuple[Array, Array]:
         """tr T A T' and tr P B P' of any A and B. (H,)"""
-        of_q, of_k = (
-            G.reshape(len(G), 1, -1) @ X.reshape(len(X), -1, 1)
-            for G, X in zip(self.grams, (A, B), strict=True)
-        )
+        pairs = zip(self.grams, (A, B), strict=True)
+        of_q, of_k = (G.reshape(len(G), 1, -1) @ X.reshape(len(X), -1, 1) for G, X in pairs)
         return of_q[:, 0, 0], of_k[:, 0, 0]
 
     def along(self, basis: Array) -> Realisation:
@@ -162,7 +160,11 @@ class Coordinates:
         second = _second_moments(q, k, split.rest)
         if second[0].size:
             still = rest = near.rest.near(*second) if near else Realisation.of(*second)
-        traces = [by_pair(squares, rotation) for squares in _squares(q, k)]
+        # Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d).
+        var_q, var_k = (
+            np.maximum(np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None], 0.0) for x in (q, k)
+        )
+        traces = [by_pair(squares, rotation) for squares in (var_q + q.mean_x**2, var_k)]
         energy = np.sqrt(traces[0] * per_query(traces[1], heads))
         if len(rotation.still):
             if split.slow:
@@ -172,10 +174,9 @@ class Coordinates:
             of_q, of_k = still.traces(*second)
             energy[:, -1] = np.sqrt(np.maximum(of_q, 0.0) * np.maximum(of_k, 0.0))
         kept = (energy > FAINT_PAIR * energy.sum(axis=1, keepdims=True))[:, split.pair]
-        ratio = [
-            np.where(kept, trace[:, split.pair], 1.0) for trace in (traces[0], per_query(traces[1], heads))
-        ]
-        D = (ratio[1] / ratio[0]) ** 0.25
+        of_q, of_k = traces[0], per_query(traces[1], heads)
+        ratio = np.where(kept, of_k[:, split.pair], 1.0) / np.where(kept, of_q[:, split.pair], 1.0)
+        D = ratio**0.25
         return cls(split, np.where(kept, D, 0.0), np.where(kept, 1 / D, 0.0), rest, still, energy)
 
     def scatter(self, q: Moments, k: Moments) -> Array:
@@ -245,12 +246,6 @@ class Near:
         if not self.across.T.size:
             return np.zeros(len(q.n))
         return np.add(*self.across.traces(*_covariances(q, k, dims)))
-
-
-def _squares(q: Moments, k: Moments) -> tuple[Array, Array]:
-    """Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d)."""
-    of_q, of_k = (np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None] for x in (q, k))
-    return np.maximum(of_q, 0.0) + q.mean_x**2, np.maximum(of_k, 0.0)
 
 
 def _covariances(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:

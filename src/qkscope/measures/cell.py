@@ -235,9 +235,6 @@ class CellNumbers:
         """Groups of documents, 0 where nothing was left out."""
         return len(self.loo_v)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.arrays
-
     def select(self, rows: NDArray[np.int64]) -> CellNumbers:
         """The heads at `rows`, in that order."""
         heads = HeadIndex.from_meta(

@@ -53,12 +53,8 @@ class GroupPaths:
 
     @classmethod
     def of(cls, rotation: Rotation, late: Sequence[Moments], paths: Sequence[Path]) -> GroupPaths:
-        means = np.stack([path.filled.mean for path in paths])
-        return cls(
-            np.stack([sums.mean_x for sums in late]),
-            np.stack([path.n for path in paths]),
-            Pairs.of(rotation, means),
-        )
+        late_mean, n = np.stack([sums.mean_x for sums in late]), np.stack([path.n for path in paths])
+        return cls(late_mean, n, Pairs.of(rotation, np.stack([path.filled.mean for path in paths])))
 
 
 @dataclass(frozen=True)
@@ -198,10 +194,8 @@ class SampleSums:
     @cached_property
     def along(self) -> dict[str, tuple[Along, Along]]:
         """Moments of queries and of keys along v: of all tokens, and of those from position 4 on."""
-        return {
-            name: (Along(kind.every, self.v), Along(kind.late, self.v))
-            for name, kind in (("q", self.q), ("k", self.k))
-        }
+        q, k = ((Along(kind.every, self.v), Along(kind.late, self.v)) for kind in (self.q, self.k))
+        return {"q": q, "k": k}
 
     @cached_property
     def key_path(self) -> Path:

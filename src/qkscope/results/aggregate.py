@@ -354,13 +354,14 @@ def depth_cells(
     order: Sequence[str],
     value: str = "r_q",
     by: Literal["depth_bin", "layer"] = "depth_bin",
+    population: str = "all",
 ) -> pd.DataFrame:
     """Mean of a measure by depth: a row for each of the ten bins (or each layer) of every checkpoint.
 
     Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
     """
     at = range(DEPTH_BINS) if by == "depth_bin" else sorted(set(data["layer"].to_numpy().tolist()))
-    found = means(data, order, (value,), by, at)
+    found = means(data, order, (value,), by, at, population)
     found.columns = found.columns.str.removesuffix(f"_{value}")
     return found[["model", by, "mean", "se", "heads"]]
 

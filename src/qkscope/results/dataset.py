@@ -342,15 +342,15 @@ def _as_xarray(labels: Labels, read: Callable[[str, tuple[int, ...]], Any]) -> x
     return xr.Dataset(found, coords=_coords(labels))
 
 
-def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
-    """An array for xarray that is read from its file when its values are first used, and then kept."""
+def _lazy(read: Callable[[str], Array], name: str, shape: tuple[int, ...]) -> Any:
+    """An array for xarray that is read from its file when its values are first used, and then cached."""
     from xarray.core import indexing
 
     lazy = indexing.LazilyIndexedArray(_on_disk(read, name, shape))
     return indexing.MemoryCachedArray(lazy)  # type: ignore[no-untyped-call]
 
 
-def _on_disk(read: Any, name: str, shape: tuple[int, ...]) -> Any:
+def _on_disk(read: Callable[[str], Array], name: str, shape: tuple[int, ...]) -> Any:
     from xarray.backends import BackendArray
     from xarray.core import indexing
 

@@ -317,7 +317,7 @@ def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
             columns: dict[str, Any] = {"candidate": name, "window": window}
             columns |= {"layer": heads.layer, "head": heads.head, "rope": heads.rope}
             for measured in compared:
-                if measured not in now:
+                if measured not in now.arrays:
                     continue
                 change = now.samples(measured) - own.samples(measured)
                 columns[measured] = now.samples(measured)[0]

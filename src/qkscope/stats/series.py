@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.measures.samples import jackknife
-from qkscope.stats.contrast import exceeds
+from qkscope.stats.contrast import error_of_difference, exceeds
 from qkscope.stats.levels import (
     CONTRAST_LEVEL,
     ROUNDING,
@@ -90,10 +90,7 @@ class Change:
 def change(series: Series, start: int, stop: int) -> Change:
     """The change from checkpoint `start` to `stop`, paired over groups where both have the same."""
     before, after = series.values[start], series.values[stop]
-    if len(before) == len(after):
-        se = float(jackknife(after[1:] - before[1:]))
-    else:
-        se = math.hypot(float(jackknife(before[1:])), float(jackknife(after[1:])))
+    se = error_of_difference(before, after, paired=len(before) == len(after))
     if series.unseen:
         se = math.sqrt(se**2 + series.unseen[start] + series.unseen[stop])
     df = max(0, min(len(before), len(after)) - 2)
