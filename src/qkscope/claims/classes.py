@@ -151,7 +151,7 @@ queries_keys = Compared(
         "higher": "Queries follow position more closely than keys",
         "lower": "Keys follow position more closely than queries",
         "equal": "Queries and keys follow position equally closely",
-        "unclear": "Errors do not tell whether queries or keys follow position more closely",
+        "unclear": "Errors are too large to say whether queries or keys follow position more closely",
     },
     meaning="|r_k| ignores the sign: keys may follow position with the queries or against them.",
     caveat=SCALED,
@@ -173,7 +173,7 @@ def linearity(c: Context) -> Claim | None:
         says = dict.fromkeys(("lower", "equal"), f"A straight line {line}")
         says |= {
             "higher": f"A straight line {misses}",
-            "unclear": f"Errors do not tell whether a straight line {line}",
+            "unclear": f"Errors are too large to say whether a straight line {line}",
         }
         if claim := Compared("linearity", question, f"eta_{x}", f"abs_r_{x}", says, meaning, looks=2)(c):
             answers[x] = claim

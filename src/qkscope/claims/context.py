@@ -241,7 +241,7 @@ def published_r(changed: Changed, what: str) -> str:
     if changed == "coordinates":
         return sentence(f"{what} is {COORDINATES}")
     if changed == "unclear":
-        return sentence(f"errors do not tell whether {what} is more than one of coordinates")
+        return sentence(f"errors are too large to say whether {what} is more than one of coordinates")
     return ""
 
 

@@ -94,8 +94,8 @@ def ablation(c: Context) -> Claim | None:
             headline = f"The model needs {what}: {cost} nats per token without it; {few}"
     elif verdict == "unclear":
         headline = (
-            f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}, which errors do not "
-            "tell apart."
+            f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}: a difference within "
+            "the errors."
         )
     else:
         headline = (

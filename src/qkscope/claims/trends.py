@@ -160,7 +160,7 @@ def _control(c: Context, measure: str) -> str:
         "higher": "it is lower there",
         "lower": "it is higher there",
         "equal": "it is the same there",
-        "unclear": "errors do not tell the two apart",
+        "unclear": "the difference is within the errors",
     }[c.best.between(measure, c.last).verdict]
     name = "mean r_q" if measure == "r_q" else "position's share"
     return f"NoPE heads, which do not rotate, are the control for {name}: {there}."
@@ -331,8 +331,8 @@ def between_models(c: Context) -> Claim | None:
     headline = {
         "higher": f"{what} is higher in {c.labels[top]} ({high}) than in {c.labels[low]} ({least})",
         "equal": f"{what} is the same in all models, from {least} to {high}",
-        "unclear": f"{what} is {high} in {c.labels[top]} and {least} in {c.labels[low]}, which errors do not tell "
-        "apart",
+        "unclear": f"{what} is {high} in {c.labels[top]} and {least} in {c.labels[low]}, a difference within "
+        "the errors",
     }[verdict]
     levels = ", ".join(f"{c.level(measure, c.main, i)} ({c.labels[i]})" for i in order)
     differ = len({checkpoint.window for checkpoint in e.checkpoints}) > 1 and c.matched is None

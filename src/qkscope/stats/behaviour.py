@@ -127,7 +127,7 @@ def role_emergence(evidence: Evidence, role: Role, population: Population) -> Ro
 def _acquired(standing: NDArray[np.int64]) -> tuple[int | None, int] | None:
     """(after, by) of a head that has its role at the end; None if it has not. standing (checkpoints,)
 
-    A checkpoint at which errors do not tell neither ends a role nor begins it.
+    A checkpoint at which errors are too large to tell neither ends a role nor begins it.
     """
     lacking = np.flatnonzero(standing < 0)
     after = int(lacking[-1]) if len(lacking) else None
