@@ -44,8 +44,8 @@ def assembly(size: Size) -> Iterator[Row]:
     writes. Second table: from unit files to the dataset and tables of a study of ten checkpoints (six with a window
     of 4K, two of 32K, two of 64K), on all cores, and scaled to SmolLM3's 576 heads.
     """
+    from qkscope.measures import measure
     from qkscope.measures.cell import Cell, measure_cell
-    from qkscope.measures.pca import measure
     from qkscope.measures.registry import chosen
     from qkscope.sums.head_index import HeadIndex
 

@@ -13,7 +13,7 @@ from qkscope.claims import claims
 from qkscope.figures.drawing import CATALOGUE, draw
 from qkscope.figures.gallery.fig08_layers import PARTS
 from qkscope.figures.view import look
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.results import load_results
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import CellData, CellInfo, dataset

@@ -16,9 +16,9 @@ from simulated import unit_of
 from synthetic import rope
 from test_anatomy import documents
 
+from qkscope.measures import measure
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.continuity import continuity
-from qkscope.measures.pca import measure
 from qkscope.measures.registry import chosen
 from qkscope.results.axes import CheckpointAxes, dump_axes, read_axes
 from qkscope.results.dataset import CellData, CellInfo, dataset

@@ -18,7 +18,7 @@ from qkscope.capture.consumers import Batch, VectorSample, batches, sampled_posi
 from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
-from qkscope.measures.pca import measure as measure_axes
+from qkscope.measures import measure as measure_axes
 from qkscope.scanning.analyze import analyze
 from qkscope.sums.head_index import HeadIndex, sample_heads
 from qkscope.sums.unit import Unit, rings

@@ -26,7 +26,7 @@ from simulated_models import MODELS, new_weights, pair, trained_and_rescaled
 
 from qkscope.claims import claims
 from qkscope.results.tables import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
-from qkscope.stats.steps import interacts
+from qkscope.stats.attribution import interacts
 
 
 def mean(data, name: str, role: str) -> np.ndarray:

@@ -30,8 +30,8 @@ from qkscope.claims.trends import long_context
 from qkscope.results import Results
 from qkscope.results.taxonomy import CLASSES, classify
 from qkscope.stats import levels
-from qkscope.stats.direction import turns
 from qkscope.stats.evidence import own_evidence
+from qkscope.stats.series import turns
 from qkscope.words import MINUS
 from qkscope.words import measured as printed
 from studies import models, training, with_components

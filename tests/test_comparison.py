@@ -20,7 +20,7 @@ from simulated import measured, results, truth
 from qkscope.cli import main
 from qkscope.comparison import Comparison, compare, published
 from qkscope.comparison.outcome import Quantity, rows_of
-from qkscope.comparison.published import READ_OFF
+from qkscope.comparison.runs import READ_OFF
 from qkscope.errors import TableError
 from qkscope.results.tables import from_qk
 from qkscope.results.taxonomy import Thresholds

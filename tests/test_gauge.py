@@ -7,8 +7,8 @@ import pytest
 from simulated import unit_of
 from synthetic import make_head
 
+from qkscope.measures import measure
 from qkscope.measures.cell import Cell, measure_cell
-from qkscope.measures.pca import measure
 from qkscope.measures.registry import groups
 from qkscope.sums.head_index import HeadIndex
 

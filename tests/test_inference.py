@@ -12,9 +12,8 @@ from simulated import measured, results, truth
 
 from qkscope.claims import summary
 from qkscope.results.taxonomy import CLASSES, classify
-from qkscope.stats.direction import direction, emergence_of
 from qkscope.stats.levels import CONFIDENCE, holm, margin, two_sided_p
-from qkscope.stats.series import Series, change, judged
+from qkscope.stats.series import Series, change, direction, emergence_of, judged
 from qkscope.stats.transitions import (
     FAINT,
     Pair,

@@ -13,8 +13,9 @@ from synthetic import make_head
 from test_moments import make_unit
 
 from qkscope.errors import StudyError
-from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import measure, measure_batch
+from qkscope.measures import measure
+from qkscope.measures.pca import measure_batch
+from qkscope.measures.samples import jackknife
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Accumulator
 from qkscope.sums.unit import Unit

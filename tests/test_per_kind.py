@@ -7,10 +7,10 @@ import pytest
 from reference import jackknife_reference, per_kind_reference
 from synthetic import make_head
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import whole_and_without
 from qkscope.measures.per_kind import NAMES, per_kind
 from qkscope.measures.registry import variables
+from qkscope.measures.samples import jackknife
 from qkscope.sums.moments import Accumulator
 
 

@@ -18,8 +18,8 @@ from qkscope.measures.position import (
     phases,
     projected_paths,
 )
-from qkscope.measures.samples import PLACES
-from qkscope.measures.waves import Pairs, grid, waves, whole_grid
+from qkscope.measures.samples import GRID_SIZE
+from qkscope.measures.waves import Pairs, sampled_grid, waves, whole_grid
 from qkscope.sums.moments import merge_all
 from qkscope.sums.rotation import Rotation
 
@@ -27,12 +27,12 @@ LENGTH, DIM = 40, 8
 EVERY = np.arange(LENGTH + 1)
 
 
-def eta_of(made, places, rotation, sums, v):
+def eta_of(made, grid, rotation, sums, v):
     paths, edges = [m[2] for m in made], np.asarray(made[0][2].edges)
     means = Pairs.of(rotation, np.stack([path.filled.mean for path in paths]))
-    wave, n = waves(rotation, places.t), np.stack([path.n for path in paths])
-    projected = projected_paths(means, edges, places, wave, Pairs.of(rotation, v))
-    return eta_squared(n, edges, places, projected, {0: Along(sums, v)})[0][0]
+    wave, n = waves(rotation, grid.t), np.stack([path.n for path in paths])
+    projected = projected_paths(means, edges, grid, wave, Pairs.of(rotation, v))
+    return eta_squared(n, edges, grid, projected, {0: Along(sums, v)})[0][0]
 
 
 def unit_axis(rng, dim=DIM):
@@ -81,8 +81,8 @@ def test_eta_is_the_products_over_different_groups(rng, skip):
     v = unit_axis(rng)
     made = [summed(x[None], rotation, EVERY) for x in groups]
     sums = merge_all([m[1 if skip else 0] for m in made])
-    places = grid(np.full(LENGTH, 12.0), skip, LENGTH)
-    found = eta_of(made, places, rotation, sums, v[None])
+    grid = sampled_grid(np.full(LENGTH, 12.0), skip, LENGTH)
+    found = eta_of(made, grid, rotation, sums, v[None])
     assert found == pytest.approx(eta_squared_reference([x[:, skip:] for x in groups], v), rel=1e-9)
 
 
@@ -91,12 +91,12 @@ def test_wide_bins_of_the_derotated_path_see_every_frequency(rng):
     rotation = rope(DIM)
     groups = [noisy_path(rng, rotation, 20, noise=0.7) for _ in range(4)]
     v = unit_axis(rng)[None]
-    places = grid(np.full(LENGTH, 80.0), 0, LENGTH)
+    grid = sampled_grid(np.full(LENGTH, 80.0), 0, LENGTH)
     found = []
     for edges in (EVERY, np.array([0, 1, 4, 16, 28, 40])):
         made = [summed(x[None], rotation, edges) for x in groups]
         sums = merge_all([m[0] for m in made])
-        found.append(eta_of(made, places, rotation, sums, v))
+        found.append(eta_of(made, grid, rotation, sums, v))
     assert found[0] > 0.3
     assert found[1] == pytest.approx(found[0], abs=0.02)
 
@@ -107,9 +107,9 @@ def test_eta_of_noise_is_not_above_zero_on_average(rng):
     for _ in range(60):
         made = [summed(rng.standard_normal((1, 1, LENGTH, DIM)), rotation, EVERY) for _ in range(4)]
         sums = merge_all([m[0] for m in made])
-        places = grid(np.full(LENGTH, 4.0), 0, LENGTH)
+        grid = sampled_grid(np.full(LENGTH, 4.0), 0, LENGTH)
         v = unit_axis(rng)[None]
-        found.append(eta_of(made, places, rotation, sums, v))
+        found.append(eta_of(made, grid, rotation, sums, v))
     assert np.mean(found) < 0.06  # clipped at 0; the plain square's mean is 0.24
 
 
@@ -124,8 +124,8 @@ def test_a_periodic_head_has_no_r_and_all_eta(rng):
         made.append(summed(x[None], rotation, EVERY))
     sums = merge_all([m[0] for m in made])
     assert abs(correlation(Along(sums, v))[0]) < 0.05
-    places = grid(np.full(LENGTH, 8.0), 0, LENGTH)
-    assert eta_of(made, places, rotation, sums, v) > 0.98
+    grid = sampled_grid(np.full(LENGTH, 8.0), 0, LENGTH)
+    assert eta_of(made, grid, rotation, sums, v) > 0.98
 
 
 def test_unequal_documents_and_groups(rng):
@@ -138,9 +138,9 @@ def test_unequal_documents_and_groups(rng):
     made = [summed(x[None], rotation, [0, 1, 4, 20, 40]) for x in groups]
     sums = merge_all([m[0] for m in made])
     counts = np.where(np.arange(LENGTH) < 20, 5.0, 1.0)
-    places, v = grid(counts, 0, 64), unit_axis(rng)[None]
-    assert 0 <= eta_of(made, places, rotation, sums, v) < 0.2
-    assert np.isnan(eta_of(made[:1], places, rotation, sums, v))
+    grid, v = sampled_grid(counts, 0, 64), unit_axis(rng)[None]
+    assert 0 <= eta_of(made, grid, rotation, sums, v) < 0.2
+    assert np.isnan(eta_of(made[:1], grid, rotation, sums, v))
 
 
 def test_a_sample_of_positions_is_enough_for_eta(rng):
@@ -151,9 +151,9 @@ def test_a_sample_of_positions_is_enough_for_eta(rng):
     for _ in range(5):
         v = unit_axis(rng)[None]
         found = []
-        for most in (PLACES, length):
-            places = whole_grid(np.full(length, 3.0), most)
-            found.append(eta_of(made, places, rotation, sums, v))
+        for most in (GRID_SIZE, length):
+            grid = whole_grid(np.full(length, 3.0), most)
+            found.append(eta_of(made, grid, rotation, sums, v))
         assert found[1] > 0.02
         assert found[0] == pytest.approx(found[1], abs=0.005)
 
@@ -195,13 +195,13 @@ def test_a_grid_covers_its_window():
     whole = whole_grid(np.arange(40.0), 9)
     assert whole.t[:4].tolist() == [0, 1, 2, 3]
     assert whole.tokens.sum() == np.arange(40).sum()
-    assert len(whole.since(4).t) == 9
-    assert len(whole_grid(np.ones(3), 9).since(4).t) == 0
+    assert len(whole.t) == 4 + 9
+    assert len(whole_grid(np.ones(3), 9).t) == 3
     counts = np.random.default_rng(0).integers(1, 9, 5000).astype(float)
     for most in (7, 512, 6000):
-        places = grid(counts, 4, most)
-        assert places.tokens.sum() == pytest.approx(counts[4:].sum())
-        assert (places.edges[:-1] <= places.t).all()
-        assert (places.t < places.edges[1:]).all()
-        assert len(places.t) == min(most, 4996)
-        assert places.exact == (most > 4996)
+        grid = sampled_grid(counts, 4, most)
+        assert grid.tokens.sum() == pytest.approx(counts[4:].sum())
+        assert (grid.edges[:-1] <= grid.t).all()
+        assert (grid.t < grid.edges[1:]).all()
+        assert len(grid.t) == min(most, 4996)
+        assert grid.exact == (most > 4996)

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from qkscope.corpus import Document
 from qkscope.measures.attention import _of_sample
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import SINK_HEAD, scalars
 from qkscope.results.aggregate import jackknife as over_documents
 from qkscope.results.dataset import dataset

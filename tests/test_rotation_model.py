@@ -10,9 +10,14 @@ from tiny import tiny_model
 
 from qkscope import scan
 from qkscope.measures.drift import rotation_model
-from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import whole_and_without
+from qkscope.measures.eigen import leading
+from qkscope.measures.pca import pooled, whole_and_without
+from qkscope.measures.samples import jackknife
 from qkscope.sums.moments import Accumulator
+
+
+def model(q, k, window):
+    return rotation_model(q, k, window, leading(pooled(q, k), 1)[1][:, :, 0])
 
 
 def rotation_errors(groups, window):
@@ -21,7 +26,7 @@ def rotation_errors(groups, window):
     The last is (G, numbers, H); with fewer than two groups it is empty and the errors are NaN.
     """
     kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
-    whole, *models = (rotation_model(q, k, window) for q, k in zip(*kinds, strict=True))
+    whole, *models = (model(q, k, window) for q, k in zip(*kinds, strict=True))
     shape = (len(models), len(whole), 1)
     values = np.array([list(m.values()) for m in models]).reshape(shape)
     return whole, dict(zip(whole, jackknife(values), strict=True)), values
@@ -37,7 +42,7 @@ def moments(x, t):
 def test_every_number_equals_its_definition(rng, dim, mean):
     q, t_q = make_head(rng, 3000, dim, mean=mean)
     k, t_k = make_head(rng, 2000, dim, follow=-0.6, mean=-mean / 2)
-    found = rotation_model(moments(q, t_q), moments(k, t_k), window=4096)
+    found = model(moments(q, t_q), moments(k, t_k), window=4096)
     expected = rotation_model_reference(q, t_q, k, t_k, 4096)
     assert len(found) == len(expected)
     for name, value in found.items():
@@ -50,7 +55,7 @@ def test_a_slope_over_the_window_does_not_shrink_with_it(rng):
     for window in (256, 1024):
         t = np.tile(np.arange(window), 40)
         q = rng.standard_normal((len(t), 8)) + np.outer(t / window, np.eye(8)[0])
-        found[window] = rotation_model(moments(q, t), moments(q[:, ::-1].copy() - 5, t), window)
+        found[window] = model(moments(q, t), moments(q[:, ::-1].copy() - 5, t), window)
     assert found[256]["alpha_q"][0] / found[1024]["alpha_q"][0] == pytest.approx(4.0, rel=0.1)
     assert found[256]["slope_q"][0] == pytest.approx(found[1024]["slope_q"][0], rel=0.1)
 
@@ -111,5 +116,5 @@ def test_a_head_that_met_infinity_has_no_numbers(rng):
     q, t = make_head(rng, 100, 4)
     bad = q.copy()
     bad[3, 1] = np.inf
-    found = rotation_model(moments(bad, t), moments(q, t), 4096)
+    found = model(moments(bad, t), moments(q, t), 4096)
     assert all(np.isnan(value[0]) for value in found.values())

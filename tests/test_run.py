@@ -141,7 +141,7 @@ def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
     from qkscope.capture import measure
     from qkscope.checkpoints import Source, load_model, load_tokenizer
     from qkscope.corpus import load_corpus
-    from qkscope.measures.pca import measure as axes_of
+    from qkscope.measures import measure as axes_of
     from qkscope.sums.head_index import HeadIndex
 
     spec = load_study(made / "study.yaml").corpus

@@ -13,8 +13,8 @@ from frames import left_out_of
 from simulated import ar1, measured, results, truth, units
 
 from qkscope.claims import Claim, claims
+from qkscope.measures import measure
 from qkscope.measures.cell import Cell, measure_cell
-from qkscope.measures.pca import measure
 from qkscope.measures.registry import groups
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import qk_table, select

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qkscope.errors import QkscopeError
     from qkscope.figures import draw as figure
     from qkscope.figures import draw_all
-    from qkscope.measures.pca import Axes, measure
+    from qkscope.measures import Axes, measure
     from qkscope.monitor import Monitor
     from qkscope.report import write_report
     from qkscope.results import Results, concat, load_results

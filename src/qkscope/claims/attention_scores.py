@@ -33,8 +33,8 @@ def scores(c: Context) -> Claim | None:
         "majority": f"{order[0]} explains most {lead}",
         "largest": f"{order[0]} explains the largest part {lead}",
         "tie": f"{order[0]} and {order[1]} explain equal parts of the {whole}: {top} and {second}",
-        "unclear": f"{order[0]} and {order[1]} explain parts of the {whole} that errors do not tell apart: {top} and "
-        f"{second}",
+        "unclear": f"{order[0]} and {order[1]} explain parts of the {whole} that are equal within the errors: "
+        f"{top} and {second}",
     }[verdict]
     differ = c.other is not None and _ranked(c, c.other)[1][0] != order[0]
     tier = {"unclear": UNCLEAR, "tie": LEVEL}.get(verdict, DIFFERENT)
@@ -120,10 +120,8 @@ def wavelengths(c: Context) -> Claim | None:
         )
     window = int(now["window"].iloc[0])
     length = now["wavelength"] / window
-    middle, short, long = (
-        percent(float(now["share"][here].sum()))
-        for here in (length.between(1, LONG), length < 1, length > LONG)
-    )
+    ranges = (length.between(1, LONG), length < 1, length > LONG)
+    middle, short, long = (percent(float(now["share"][here].sum())) for here in ranges)
     detail = joined(
         f"That is {bare(waves[0] / window, 1)} times the {tokens(window)} measured; the next pair, {lengths[1]}, "
         f"carries {percent(shares[1])}.",
@@ -183,7 +181,7 @@ def distance(c: Context) -> Claim | None:
     says = {
         "higher": f"{bare(value, 1)} logits above the average key{where}",
         "lower": f"{bare(-value, 1)} logits below the average key{where}",
-        "unclear": f"by {bare(value, 1, signed=True)} logits{where}, which errors do not tell from 0",
+        "unclear": f"by {bare(value, 1, signed=True)} logits{where}, which is 0 within the errors",
     }
     rows = [
         Row(

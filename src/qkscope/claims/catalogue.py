@@ -11,8 +11,7 @@ from qkscope.claims.claim import Claim
 from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
 from qkscope.claims.dependence import ablation
-from qkscope.claims.emergence import emergence
-from qkscope.claims.trends import between_models, long_context, plasticity, position
+from qkscope.claims.trends import between_models, emergence, long_context, plasticity, position
 from qkscope.claims.what_heads_do import behaviour, roles
 from qkscope.results import Results
 
@@ -46,8 +45,8 @@ def claims(results: Results) -> tuple[Claim, ...]:
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
-        made = [make(context) for make in CLAIMS] if len(context.best) else []
-        found = [claim for claim in made if claim is not None]
+        answers = [answer(context) for answer in CLAIMS] if len(context.best) else []
+        found = [claim for claim in answers if claim is not None]
         _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST_CLAIMS])
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]

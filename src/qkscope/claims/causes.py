@@ -21,10 +21,9 @@ from qkscope.claims.context import (
     unit_of,
 )
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
-from qkscope.stats.attribution import NUMBERS
+from qkscope.stats.attribution import NUMBERS, UNDIVIDED, Step, interacts, steps
 from qkscope.stats.levels import rule_of_cause
 from qkscope.stats.series import Change
-from qkscope.stats.steps import UNDIVIDED, Step, interacts, steps
 from qkscope.words import Unit, joined, listing, measured, sentence, tokens
 
 _VERDICT = {ROTATION: "RoPE settings", WEIGHTS: "training", WINDOW: "window", UNDIVIDED: "not separable"}
@@ -43,19 +42,11 @@ def causes(c: Context) -> Claim | None:
     verdict, measure = _verdict(c, step, measures)
     shown = [m for m in dict.fromkeys((measure, *measures)) if (m, c.main) in step.rows]
     pairs = [(m, p) for p in c.populations for m in shown if (m, p) in step.rows]
-    rows = [
-        _row(
-            c,
-            step,
-            m,
-            p,
-            column,
-            f"effect of {_short(step, factor, m, p)}",
-            step.effects[m, p, factor].verdict,
-        )
-        for m, p in pairs
-        for factor, column in step.columns.items()
-    ]
+    rows = []
+    for m, p in pairs:
+        for factor, column in step.columns.items():
+            effect, judged = f"effect of {_short(step, factor, m, p)}", step.effects[m, p, factor].verdict
+            rows.append(_row(c, step, m, p, column, effect, judged))
     if verdict == "coordinates only":
         rows.sort(key=lambda row: row.effect not in (step.columns.get(WEIGHTS), UNDIVIDED))
     crossed, interacting = _interactions(c, step, pairs)
@@ -211,10 +202,10 @@ def _interactions(c: Context, step: Step, pairs: Sequence[tuple[str, Population]
         if clear and {ROTATION, WEIGHTS} & set(step.clear(m, p)):
             columns = ("weights_other_order", "weights_first", "interaction")
             before, after, gap = (_effect(step, m, p, column) for column in columns)
-            settings = (
-                f"by {before} under the old settings and by {after} under the new ones (difference {gap})"
+            said.append(
+                f"{name_of(m)}{c.heads(p)} by {before} under the old settings and by {after} under the new ones "
+                f"(difference {gap})"
             )
-            said.append(f"{name_of(m)}{c.heads(p)} {settings}")
     return rows, f"The causes interact: training changes {listing(said)}." if said else ""
 
 
@@ -227,12 +218,11 @@ def _axes(c: Context, step: Step) -> tuple[list[Row], str]:
             kept, name = row.get(f"{factor}_same_axis", math.nan), _short(step, factor, "r_q", p)
             if not column.endswith("_first") or not math.isfinite(kept):
                 continue
-            made = _row(c, step, "r_q", p, f"{factor}_same_axis", f"effect of {name}", "level")
-            rows.append(replace(made, what=f"{made.what} from heads that kept their axis"))
+            found = _row(c, step, "r_q", p, f"{factor}_same_axis", f"effect of {name}", "level")
+            rows.append(replace(found, what=f"{found.what} from heads that kept their axis"))
             if p == c.main and step.effects["r_q", p, factor].clear:
-                stayed, changed = (
-                    measured(x, math.nan, "r", signed=True) for x in (kept, row[column] - kept)
-                )
+                parts = (kept, row[column] - kept)
+                stayed, changed = (measured(x, math.nan, "r", signed=True) for x in parts)
                 said.append(
                     f"{name}, {stayed} from heads that kept their first axis and {changed} from heads in which "
                     "another axis became the first"
@@ -253,10 +243,8 @@ def _caveat(c: Context, step: Step) -> str:
     said = [c.caveat]
     if UNDIVIDED in step.columns:
         start = f"from {step.before} to {step.after}, "
-        reasons = [text for text in c.results.record.warnings if text.startswith(start)]
-        why = "no checkpoint with exchanged settings was measured"
-        if reasons:
-            why = reasons[0].partition("because ")[2]
+        reasons = [w.partition("because ")[2] for w in c.results.record.warnings if w.startswith(start)]
+        why = reasons[0] if reasons else "no checkpoint with exchanged settings was measured"
         said.append(sentence(f"training and RoPE settings are not separable: {why}"))
     if not step.same_text:
         said.append(

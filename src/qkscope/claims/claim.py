@@ -34,7 +34,7 @@ class Row:
     model       the checkpoint it was measured at; with `from_model`, the change from that checkpoint to this one
     se          standard error over documents; NaN where none is known
     verdict     what is known about this number alone: one of VERDICTS, "level" where nothing is compared
-    at          where it stands on the view's axis, if it is not of the whole population: a layer, a wavelength in
+    at          its coordinate on the view's axis, if it is not of the whole population: a layer, a wavelength in
                 tokens or a distance in tokens
     effect      of a cause, its column in causes.csv
     """

@@ -151,7 +151,7 @@ queries_keys = Compared(
         "higher": "Queries follow position more closely than keys",
         "lower": "Keys follow position more closely than queries",
         "equal": "Queries and keys follow position equally closely",
-        "unclear": "Errors do not tell whether queries or keys follow position more closely",
+        "unclear": "Errors are too large to say whether queries or keys follow position more closely",
     },
     meaning="|r_k| ignores the sign: keys may follow position with the queries or against them.",
     caveat=SCALED,
@@ -167,17 +167,17 @@ def linearity(c: Context) -> Claim | None:
         "eta allows any function of position, r only a straight line: where eta is much larger, a low r does not mean "
         "that a head ignores position. eta is corrected for bias, so it may be below |r|."
     )
-    made = {}
+    answers = {}
     for x, kind in KINDS.items():
         line, misses = f"captures how {kind} encode position", f"misses part of how {kind} encode position"
         says = dict.fromkeys(("lower", "equal"), f"A straight line {line}")
         says |= {
             "higher": f"A straight line {misses}",
-            "unclear": f"Errors do not tell whether a straight line {line}",
+            "unclear": f"Errors are too large to say whether a straight line {line}",
         }
         if claim := Compared("linearity", question, f"eta_{x}", f"abs_r_{x}", says, meaning, looks=2)(c):
-            made[x] = claim
-    x, most = max(made.items(), key=lambda item: item[1].rows[0].value - item[1].rows[1].value)
+            answers[x] = claim
+    x, most = max(answers.items(), key=lambda item: item[1].rows[0].value - item[1].rows[1].value)
     total, missed = int(c.best.mask(c.last, c.main).sum()), {each: _missed(c, each) for each in KINDS}
     headline, (eta, r, *_) = most.headline, most.rows
     if most.verdict == "higher" and missed[x]:
@@ -187,7 +187,7 @@ def linearity(c: Context) -> Claim | None:
         )
     beyond = [f"eta_{x} exceeds |r_{x}| in {_named(heads, total, c.kind())}" for x, heads in missed.items()]
     detail = joined(most.detail, f"By more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")
-    others = [row for claim in made.values() if claim is not most for row in claim.rows]
+    others = [row for claim in answers.values() if claim is not most for row in claim.rows]
     return replace(most, headline=headline, detail=detail, rows=(*most.rows, *others))
 
 

@@ -1,4 +1,4 @@
-"""A study as claims see it: its windows and populations, rows and phrases made from them, and how claims are ranked."""
+"""A study as claims see it: its windows and populations, rows and phrases for sentences, and how claims are ranked."""
 
 from __future__ import annotations
 
@@ -118,19 +118,14 @@ class Context:
     @cached_property
     def labels(self) -> list[str]:
         """Checkpoints in sentences: a bare number is a step, and its phase is named where there are several."""
-        checkpoints = self.best.checkpoints
-        phases, twice = (
-            {checkpoint.phase for checkpoint in checkpoints},
-            Counter(checkpoint.label for checkpoint in checkpoints),
-        )
-        found = []
-        for checkpoint in checkpoints:
-            digits = checkpoint.label[:1].isdigit()
-            name = f"step {checkpoint.label}" if digits else checkpoint.label
-            vague = len(phases) > 1 and (digits or twice[checkpoint.label] > 1)
-            found.append(
-                f"{checkpoint.phase} {name}" if vague and checkpoint.phase not in checkpoint.label else name
-            )
+        checkpoints, found = self.best.checkpoints, []
+        several_phases = len({checkpoint.phase for checkpoint in checkpoints}) > 1
+        uses = Counter(checkpoint.label for checkpoint in checkpoints)
+        for label, phase in ((checkpoint.label, checkpoint.phase) for checkpoint in checkpoints):
+            digits = label[:1].isdigit()
+            name = f"step {label}" if digits else label
+            vague = several_phases and (digits or uses[label] > 1) and phase not in label
+            found.append(f"{phase} {name}" if vague else name)
         return found
 
     def at(self, i: int) -> str:
@@ -164,7 +159,7 @@ class Context:
         return measured(*(e or self.best).level(measure, population, i), unit_of(measure), signed=False)
 
     def path(
-        self, measure: str, population: Population, ends: tuple[int, int], e: Evidence | None = None
+        self, measure: str, population: Population, ends: Iterable[int], e: Evidence | None = None
     ) -> str:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
         return " to ".join(self.level(measure, population, i, e) for i in ends)
@@ -217,7 +212,7 @@ class Context:
         return published_r(changed, f"the change of {name_of(measure)}{self.heads()} {ends}")
 
     def rule(self, *texts: str) -> str:
-        """How errors are made, then how the verdict is."""
+        """How errors are computed, then how the verdict follows."""
         return joined(rule_of_error(self.best.basis, self.best.groups), *texts)
 
     @property
@@ -235,9 +230,8 @@ class Context:
             return ""
         if not self.comparable:
             return "Windows differ and no common one was measured: checkpoints cannot be compared."
-        if self.best.onset is not None and any(
-            checkpoint.window is None for checkpoint in self.best.checkpoints
-        ):
+        windows = [checkpoint.window for checkpoint in self.best.checkpoints]
+        if self.best.onset is not None and None in windows:
             return "The table does not name its windows, which may differ between checkpoints."
         return ""
 
@@ -247,7 +241,7 @@ def published_r(changed: Changed, what: str) -> str:
     if changed == "coordinates":
         return sentence(f"{what} is {COORDINATES}")
     if changed == "unclear":
-        return sentence(f"errors do not tell whether {what} is more than one of coordinates")
+        return sentence(f"errors are too large to say whether {what} is more than one of coordinates")
     return ""
 
 

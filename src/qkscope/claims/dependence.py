@@ -45,9 +45,8 @@ def in_words(heads: str, count: int, population: str) -> str:
     if found["kind"]:
         return f"the {count} {found['kind']} {noun}"
     if found["by"]:
-        return (
-            f"the {count} {noun} with the {'largest' if found['end'] == 'top' else 'smallest'} {found['by']}"
-        )
+        end = "largest" if found["end"] == "top" else "smallest"
+        return f"the {count} {noun} with the {end} {found['by']}"
     return f"the {count} {noun} of layer {found['layer']}" if found["layer"] else f"all {count} {noun}"
 
 
@@ -61,8 +60,8 @@ def latest(results: Results) -> pd.DataFrame | None:
         return None
     found = table[table["checkpoint"] == there[-1]]
     sets = list(dict.fromkeys(found["heads"]))
-    places = [{name: i for i, name in enumerate(names)} for names in (PARTS, sets)]
-    order = np.lexsort((found["part"].map(places[0]), found["heads"].map(places[1])))
+    part_rank, set_rank = ({name: i for i, name in enumerate(names)} for names in (PARTS, sets))
+    order = np.lexsort((found["part"].map(part_rank), found["heads"].map(set_rank)))
     return found.iloc[order].reset_index(drop=True)
 
 
@@ -95,8 +94,8 @@ def ablation(c: Context) -> Claim | None:
             headline = f"The model needs {what}: {cost} nats per token without it; {few}"
     elif verdict == "unclear":
         headline = (
-            f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}, which errors do not "
-            "tell apart."
+            f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}: a difference within "
+            "the errors."
         )
     else:
         headline = (
@@ -107,12 +106,8 @@ def ablation(c: Context) -> Claim | None:
         _row(row, f"loss without {_removed(row)}, minus loss", "delta", each)
         for row, each in zip(order, verdicts, strict=True)
     ]
-    rows.insert(
-        1,
-        _row(
-            first, f"the same in random heads of the same layers ({first['draws']} draws)", "random", "level"
-        ),
-    )
+    in_random = f"the same in random heads of the same layers ({first['draws']} draws)"
+    rows.insert(1, _row(first, in_random, "random", "level"))
     meaning = (
         "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
         "heads of the same layers show what removing it from any heads would cost."
@@ -125,10 +120,8 @@ def ablation(c: Context) -> Claim | None:
     sizes = f"{first['documents']} documents, of random heads over {first['draws']} draws"
     tier = {"higher": DIFFERENT, "unclear": UNCLEAR}.get(verdict, LEVEL)
     text = (headline, joined(*detail), meaning, caveat, verdict)
-    how, see = (
-        joined(f"± is one standard error over {sizes}.", rule_of_contrast()),
-        See("ablation", c.lead, first["checkpoint"], c.main),
-    )
+    how = joined(f"± is one standard error over {sizes}.", rule_of_contrast())
+    see = See("ablation", c.lead, first["checkpoint"], c.main)
     surprise = rank(tier, first["above_random"])
     matched = first["window"] == c.results.timeline.matched_window and c.results.matched() is not None
     window: Window = "matched" if matched else "own"

@@ -1,4 +1,4 @@
-"""Claims about training: how strongly heads follow position, plasticity, the onset of long-context training.
+"""Claims about training: how strongly heads follow position, when that emerged, plasticity, long-context training.
 
 Of a study of several models: which follows position most.
 """
@@ -23,12 +23,14 @@ from qkscope.claims.context import (
     unit_of,
 )
 from qkscope.stats.contrast import contrast
-from qkscope.stats.direction import turns
 from qkscope.stats.evidence import Evidence
-from qkscope.stats.levels import SMALLEST, rule_of_change, rule_of_contrast
-from qkscope.words import joined, listing, sentence, tokens
+from qkscope.stats.levels import SMALLEST, rule_of_change, rule_of_contrast, rule_of_emergence
+from qkscope.stats.series import Emergence, emergence_of, turns
+from qkscope.words import in_words, joined, listing, sentence, tokens
 
-MOST_TURNS = 3  # that a headline tells
+MOST_TURNS = 3  # that a headline names
+FEWEST_CHECKPOINTS = 3  # to ask when something emerged
+FEW_LAYERS = 3  # that a headline names
 # What published r and its classes depend on.
 SCALED = (
     "r_q, r_k and head classes also depend on how queries and keys are scaled against each other and on what all keys "
@@ -55,15 +57,14 @@ def plasticity(c: Context) -> Claim | None:
         "Plasticity is low where position or key content decides which of two keys wins. It models queries as a "
         "straight line in position plus noise."
     )
-    return _trend(
-        c, "plasticity", question, ["plasticity"], f"Mean plasticity is {{value}}{c.heads()}", meaning
-    )
+    said = f"Mean plasticity is {{value}}{c.heads()}"
+    return _trend(c, "plasticity", question, ["plasticity"], said, meaning)
 
 
 def _trend(
     c: Context, name: str, question: str, measures: Sequence[str], said: str, meaning: str
 ) -> Claim | None:
-    """The course over training of the first of some measures, or its level; the detail has the others too."""
+    """The first of some measures over training, or its level; the detail has the others too."""
     measure = measures[0]
     if c.several_models or not all(c.best.known(measure, p) for p in c.populations):
         return None
@@ -73,7 +74,7 @@ def _trend(
     headline, rows = _headline(c, measure, said, verdict)
     rows += [row for m in measures for row in _numbers(c, m, beside=m != measure)]
     detail = joined(
-        _course(c, measures),
+        _over_training(c, measures),
         _parts(c) if measure == "share_positional" else "",
         *(c.change_of_r(m, c.best.overall(m, c.main)) for m in measures),
     )
@@ -123,14 +124,11 @@ def _numbers(c: Context, measure: str, beside: bool) -> list[Row]:
     return found
 
 
-def _course(c: Context, measures: Sequence[str]) -> str:
+def _over_training(c: Context, measures: Sequence[str]) -> str:
     """`From S1-0 to LC2-80, over the first 256 tokens: mean r_q 0.09 ± 0.01 to ...`."""
-    parts = []
+    parts, ends = [], (0, c.last) if c.follows else (c.last,)
     for m in measures:
-        said = [
-            (c.path(m, p, (0, c.last)) if c.follows else c.level(m, p, c.last)) + c.heads(p)
-            for p in c.populations
-        ]
+        said = [c.path(m, p, ends) + c.heads(p) for p in c.populations]
         parts.append(f"{name_of(m)} {' and '.join(said)}")
     when = f"from {c.labels[0]} to {c.labels[-1]}" if c.follows else c.at(c.last).strip()
     where = ", ".join(part for part in (when, c.over.removesuffix(", ")) if part)
@@ -162,7 +160,7 @@ def _control(c: Context, measure: str) -> str:
         "higher": "it is lower there",
         "lower": "it is higher there",
         "equal": "it is the same there",
-        "unclear": "errors do not tell the two apart",
+        "unclear": "the difference is within the errors",
     }[c.best.between(measure, c.last).verdict]
     name = "mean r_q" if measure == "r_q" else "position's share"
     return f"NoPE heads, which do not rotate, are the control for {name}: {there}."
@@ -177,6 +175,83 @@ def _surprise(c: Context, measure: str, verdict: str, position: bool) -> float:
     if seen <= {"flat", "unclear"}:
         return rank(LEVEL, size)
     return rank(OPPOSED if position and (len(seen) > 1 or "rises and falls" in seen) else CHANGED, size)
+
+
+def emergence(c: Context) -> Claim | None:
+    """The layers whose signal reaches half of its rise first."""
+    e, p, measure = c.best, c.main, c.lead
+    if not c.follows or len(e) < FEWEST_CHECKPOINTS or e.basis != "documents":
+        return None
+    layers = sorted(set(e.data["layer"].to_numpy()[e.mask(c.last, p)].tolist()))
+    many = {layer: s for layer in layers if (s := e.series(measure, p, layer)) is not None}
+    if len(many) < 2:
+        return None
+    layers, found = list(many), emergence_of(many)
+    at = found.checkpoint if found.first else c.last
+
+    def gain(layer: int) -> float:
+        return levels[layer] - (e.level(measure, p, at - 1, layer)[0] if found.first else 0.0)
+
+    levels = {layer: e.level(measure, p, at, layer)[0] for layer in layers}
+    top = max(found.first or layers, key=gain)
+    value = c.value(measure, p, at, top)
+    rows = [c.row(measure, p, at, layer) for layer in (top, *(layer for layer in layers if layer != top))]
+    if found.first:
+        rows.insert(0, c.row(measure, p, at - 1, top))
+        headline = (
+            f"in this run, {name_of(measure)} rose {_first_layers(c, found, layers)}, {_between(c, at)} "
+            f"(layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
+        )
+        meaning = (
+            "Another seed may order layers differently. A layer counts from the checkpoint at which it has half of "
+            "its rise."
+        )
+        surprise = rank(CHANGED, gain(top) / 2)
+    else:
+        headline = (
+            f"in this run, {name_of(measure)} rises clearly in no layer after {c.labels[0]}; it is highest in layer "
+            f"{top}{c.at(at)}, {value}"
+        )
+        meaning = (
+            "The signal emerged before the first checkpoint, or not at all: earlier checkpoints would tell."
+        )
+        surprise = rank(UNCLEAR if found.verdict == "unclear" else LEVEL)
+    question = "When did the position signal emerge, and in which layers first?"
+    text = (sentence(headline), _layers_over_training(c, found, layers), meaning, c.caveat, found.verdict)
+    how, see = c.rule(rule_of_emergence()), See("emergence", measure, c.model(at), p)
+    return Claim("emergence", question, *text, tuple(rows), e.name, how, see, surprise)
+
+
+def _between(c: Context, at: int) -> str:
+    return f"between {c.labels[at - 1]} and {c.labels[at]}"
+
+
+def _named(layers: Sequence[int]) -> str:
+    return ("layer " if len(layers) == 1 else "layers ") + listing([str(layer) for layer in layers])
+
+
+def _first_layers(c: Context, found: Emergence, layers: Sequence[int]) -> str:
+    """The first layers, and those that errors do not exclude from being as early."""
+    kind = "layers" if c.main == "all" else f"{c.main} layers"
+    if len(found.first) == len(layers):
+        return f"in all {kind}"
+    few = len(found.first) <= FEW_LAYERS
+    first = _named(found.first) if few else f"{in_words(len(found.first))} of {in_words(len(layers))} {kind}"
+    perhaps = _named(found.perhaps) if len(found.perhaps) <= FEW_LAYERS else "others"
+    return f"first in {first}" + (f", perhaps also {perhaps}" if found.perhaps else "")
+
+
+def _layers_over_training(c: Context, found: Emergence, layers: Sequence[int]) -> str:
+    still = [layer for layer in layers if layer not in found.risen]
+    parts = [f"{_between(c, at)} in {_named(names)}" for at, names in found.by_checkpoint.items()]
+    risen = f"half of the rise was reached {', '.join(parts)}" if parts else ""
+    flat = f"{_named(still)} {'has' if len(still) == 1 else 'have'} no clear rise" if still else ""
+    own = sentence(c.over + "; ".join(part for part in (risen, flat) if part))
+    if c.other is None:
+        return own
+    first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))
+    what = f"{name_of(c.lead)}{c.heads(c.other)}"
+    return joined(own, sentence(f"{what} goes from {first} at {c.labels[0]} to {last} at {c.labels[-1]}"))
 
 
 def long_context(c: Context) -> Claim | None:
@@ -256,8 +331,8 @@ def between_models(c: Context) -> Claim | None:
     headline = {
         "higher": f"{what} is higher in {c.labels[top]} ({high}) than in {c.labels[low]} ({least})",
         "equal": f"{what} is the same in all models, from {least} to {high}",
-        "unclear": f"{what} is {high} in {c.labels[top]} and {least} in {c.labels[low]}, which errors do not tell "
-        "apart",
+        "unclear": f"{what} is {high} in {c.labels[top]} and {least} in {c.labels[low]}, a difference within "
+        "the errors",
     }[verdict]
     levels = ", ".join(f"{c.level(measure, c.main, i)} ({c.labels[i]})" for i in order)
     differ = len({checkpoint.window for checkpoint in e.checkpoints}) > 1 and c.matched is None

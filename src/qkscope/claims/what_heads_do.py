@@ -40,13 +40,9 @@ def roles(c: Context) -> Claim | None:
     shown, heads = main[:MOST_ROLES], found[c.main][0].heads
     headline = f"No {c.kind()[:-1]} clearly has one of the known roles{c.at(c.last)}"
     if shown:
-        parts = listing(
-            [
-                f"{each.counts[-1]} {'is' if each.counts[-1] == 1 else 'are'} {each.role.name}{_when(c, each)}"
-                for each in shown
-            ]
-        )
-        headline = f"Of {heads} {c.kind()}{c.at(c.last)}, {parts}"
+        numbers = [(each.counts[-1], f"{each.role.name}{_when(c, each)}") for each in shown]
+        parts = [f"{n} {'is' if n == 1 else 'are'} {role}" for n, role in numbers]
+        headline = f"Of {heads} {c.kind()}{c.at(c.last)}, {listing(parts)}"
         if len(shown) > 1:
             headline += "; a head can be several of these"
     acquired = any(each.acquired and each.first[0].after is not None for each in main)
@@ -58,17 +54,12 @@ def roles(c: Context) -> Claim | None:
     )
     meaning = (
         "A head can have several roles. A role is named only where its score is clear of its threshold; a head that "
-        "attends to a place may still do something else with what it reads there."
+        "attends to some tokens may still do anything with what it reads there."
     )
     see = See("roles", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
     surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, heads))
     text = ("What do heads do, and since when?", sentence(headline), detail, meaning, c.caveat, verdict)
     return Claim("roles", *text, tuple(rows), c.best.name, c.rule(rule_of_roles()), see, surprise)
-
-
-def _counted(found: RoleEmergence) -> str:
-    """`1 broad head`, `22 local heads`."""
-    return f"{found.counts[-1]} {found.role.name} head{'' if found.counts[-1] == 1 else 's'}"
 
 
 def _when(c: Context, found: RoleEmergence) -> str:
@@ -101,14 +92,13 @@ def _detail(c: Context, found: RoleEmergence) -> str:
 
 
 def _others(found: list[RoleEmergence]) -> str:
-    there = [_counted(each) for each in found if each.counts[-1]]
-    absent = [each.role.name for each in found if not each.counts[-1]]
-    none = (
-        [f"no {' or '.join(part for part in (', '.join(absent[:-1]), absent[-1]) if part)} heads"]
-        if absent
-        else []
-    )
-    return "; ".join([*([listing(there)] if there else []), *none])
+    """`1 broad head and 22 local heads; no sink or induction heads`."""
+    numbers = [(each.counts[-1], each.role.name) for each in found]
+    there = listing([f"{n} {role} head{'' if n == 1 else 's'}" for n, role in numbers if n])
+    absent = [role for n, role in numbers if not n]
+    last = [", ".join(absent[:-1]), *absent[-1:]]
+    none = f"no {' or '.join(filter(None, last))} heads" if absent else ""
+    return "; ".join(filter(None, (there, none)))
 
 
 def behaviour(c: Context) -> Claim | None:
@@ -153,14 +143,8 @@ def behaviour(c: Context) -> Claim | None:
         "Spearman's rank correlation over heads, between what a measure of queries and keys says and what the head's "
         "attention weights do. Errors are over documents; with other heads the correlations may differ more."
     )
-    text = (
-        "Which measure predicts what heads do?",
-        sentence(headline),
-        detail,
-        meaning,
-        c.caveat,
-        gap.verdict,
-    )
+    question = "Which measure predicts what heads do?"
+    text = (question, sentence(headline), detail, meaning, c.caveat, gap.verdict)
     how, see = c.rule(rule_of_contrast()), See("portrait", best.geometry, c.model(c.last), c.main)
     surprise = rank(DIFFERENT if gap.verdict == "higher" else UNCLEAR, gap.difference)
     return Claim("behaviour", *text, tuple(rows), c.best.name, how, see, surprise)

@@ -2,7 +2,6 @@
 
 from qkscope.comparison.matching import Matched, match
 from qkscope.comparison.outcome import Comparison, Row
-from qkscope.comparison.published import published
-from qkscope.comparison.runs import compare, compare_matched
+from qkscope.comparison.runs import compare, compare_matched, published
 
 __all__ = ["Comparison", "Matched", "Row", "compare", "compare_matched", "match", "published"]

@@ -1,6 +1,6 @@
 """Which checkpoints and heads of two runs belong together.
 
-Checkpoints are matched by name; those of runs that name them differently by step, by label or by their place in
+Checkpoints are matched by name; those of runs that name them differently by step, by label or by their order in
 training. Heads are those that both runs measured.
 """
 
@@ -65,7 +65,7 @@ def run_name(results: Results) -> str:
 
 
 def run_names(ours: Results, theirs: Results) -> tuple[str, str]:
-    """What tells two runs apart: their studies' names, their folders' names, else their whole paths."""
+    """Names that differ between two runs: those of their studies, those of their folders, else their whole paths."""
     for name in (run_name, lambda side: side.folder.name, lambda side: str(side.folder)):
         names = name(ours), name(theirs)
         if names[0] != names[1]:
@@ -76,11 +76,10 @@ def run_names(ours: Results, theirs: Results) -> tuple[str, str]:
 def part(side: Results, order: Sequence[str], heads: Heads) -> Results:
     """Some checkpoints of a run, in this order, and some heads of them. Causes are of all heads or not at all."""
     cells = np.flatnonzero(side.data["checkpoint"].isin(list(order)))
+    checkpoints = tuple(side.timeline.checkpoint(model) for model in order)
     return replace(
         side,
-        timeline=replace(
-            side.timeline, checkpoints=tuple(side.timeline.checkpoint(model) for model in order)
-        ),
+        timeline=replace(side.timeline, checkpoints=checkpoints),
         data=only_heads(side.data.isel(cell=cells), heads),
         causes=side.causes if head_keys(side.heads) == heads else None,
     )
@@ -128,17 +127,11 @@ def _by(
     what: str, ours: Sequence[TimelineCheckpoint], theirs: Sequence[TimelineCheckpoint]
 ) -> dict[str, str]:
     """Checkpoints with the same step or label in the same phase; none if these are not unique."""
-    sides = [
-        {
-            (getattr(checkpoint, what), checkpoint.phase): checkpoint.model
-            for checkpoint in side
-            if getattr(checkpoint, what) is not None
-        }
-        for side in (ours, theirs)
-    ]
-    if len(sides[0]) < len(ours) or len(sides[1]) < len(theirs):
+    first, second = ({(getattr(c, what), c.phase): c.model for c in side} for side in (ours, theirs))
+    unknown = any(getattr(c, what) is None for c in (*ours, *theirs))
+    if unknown or len(first) < len(ours) or len(second) < len(theirs):
         return {}
-    return {model: sides[1][key] for key, model in sides[0].items() if key in sides[1]}
+    return {model: second[key] for key, model in first.items() if key in second}
 
 
 def _same_heads(ours: Results, theirs: Results, pairs: Mapping[str, str]) -> Heads:

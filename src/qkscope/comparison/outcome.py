@@ -20,7 +20,6 @@ from qkscope.store import read_json, write_csv
 from qkscope.words import bare, capital, count, number, percent
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
     from rich.console import RenderableType
 
@@ -260,12 +259,9 @@ def numbers_of(side: Results, rematched: Sequence[str]) -> Numbers:
     first = side.matched()
     if first is not None and side.timeline.matched_window is not None:
         matched = measured(first, rematched, side.thresholds)
-        prefix = f"first {side.timeline.matched_window:,}: "
-        found |= {
-            (Quantity(prefix + name, kind), model): value
-            for ((name, kind), model), value in matched.items()
-            if kind not in CELLS
-        }
+        for ((name, kind), model), value in matched.items():
+            if kind not in CELLS:
+                found[Quantity(f"first {side.timeline.matched_window:,}: {name}", kind), model] = value
     return found
 
 
@@ -302,11 +298,11 @@ def rows_of(ours: Numbers, theirs: Numbers, heads: int) -> tuple[Row, ...]:
             verdict = agrees(value - other, se, other_se, unseen)
             sides = (value, se, other, other_se)
             rows.append(Row(quantity.name, checkpoint, *sides, value - other, verdict, quantity.kind))
-    place = {name: i for i, name in enumerate(dict.fromkeys(quantity.name for quantity, _ in ours))}
-    return tuple(sorted(rows, key=lambda row: place[row.quantity]))
+    names = list(dict.fromkeys(quantity.name for quantity, _ in ours))
+    return tuple(sorted(rows, key=lambda row: names.index(row.quantity)))
 
 
-def agrees(difference: float, se: float, other_se: float, unseen: float = 0.0) -> bool | None:
+def agrees(difference: float, se: float, other_se: float, unseen: float) -> bool | None:
     """Whether two numbers are the same within AGREES_WITHIN standard errors; None where one cannot tell.
 
     The error is that of the difference, or of the one side that has one. Without any, only equal numbers agree.

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.comparison.matching import Matched, head_keys, match, part, run_name
+from qkscope.comparison.matching import (
+    Matched,
+    head_keys,
+    match,
+    nothing_in_common,
+    only_heads,
+    part,
+    run_name,
+)
 from qkscope.comparison.outcome import (
     CELLS,
     Comparison,
@@ -17,19 +28,38 @@ from qkscope.comparison.outcome import (
     Quantity,
     Row,
     by_head,
+    depth_cell,
+    measured,
     numbers_of,
     rows_of,
     text_notes,
     threshold_note,
 )
-from qkscope.comparison.published import with_published
 from qkscope.errors import TableError
-from qkscope.results import Results, as_results
+from qkscope.results import Results, aggregate, as_results
+from qkscope.results.taxonomy import Thresholds
 from qkscope.stats.contrast import ArmDifference, arm_difference, clear_differences
 from qkscope.stats.levels import rule_of_agreement, rule_of_arms
+from qkscope.study.timeline import Timeline
+from qkscope.sums.head_index import sample_heads
 from qkscope.words import tokens
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 Run = Path | str | Results
+
+# How far a mean read off a published plot may be from the one plotted.
+READ_OFF = 0.002
+# How far a number printed with two decimals may be from the one meant.
+PRINTED = 0.005
+# Half a unit of the last of three printed decimals.
+PRINTED_3 = 0.0005
+# Its column in our table, and its name among the published numbers.
+PLASTICITY = {
+    "mean plasticity": ("plasticity", "plasticity"),
+    "mean plasticity, first less last": ("plasticity_drop", "plasticity_drop"),
+}
 
 OVER_DOCUMENTS = "Errors are over documents and do not include variation between training seeds."
 
@@ -59,18 +89,20 @@ def compare_matched(found: Matched) -> Comparison:
     """Every number that two matched runs have."""
     ours, theirs = found.ours, found.theirs
     our_name = {their: our for our, their in found.pairs.items()}
-    rematched = _rematched(found)
+    # Where a checkpoint's matched window is its own on both sides, both numbers would be the same.
+    rematched = [
+        model
+        for model, their in found.pairs.items()
+        if not _is_matched(ours.timeline, model) or not _is_matched(theirs.timeline, their)
+    ]
     mine = numbers_of(ours, rematched)
     others = numbers_of(theirs, [found.pairs[model] for model in rematched])
     notes = [*found.notes, *text_notes(ours, theirs), *_window_notes(found)]
     notes += threshold_note(ours.thresholds, theirs.thresholds)
+    renamed = {(name, our_name[model]): value for (name, model), value in others.items()}
     return Comparison(
         *found.names,
-        rows=rows_of(
-            mine,
-            {(name, our_name[model]): value for (name, model), value in others.items()},
-            len(head_keys(ours.heads)),
-        ),
+        rows=rows_of(mine, renamed, len(head_keys(ours.heads))),
         only_ours=found.only_ours,
         only_theirs=found.only_theirs,
         notes=(*notes, rule_of_agreement(), OVER_DOCUMENTS),
@@ -78,26 +110,15 @@ def compare_matched(found: Matched) -> Comparison:
     )
 
 
-def _rematched(found: Matched) -> list[str]:
-    """Checkpoints whose matched window is not their own on one side: elsewhere both numbers would be the same."""
-    sides = [found.ours.timeline, found.theirs.timeline]
-    return [
-        pair[0]
-        for pair in found.pairs.items()
-        if any(
-            side.checkpoint(model).window != side.matched_window
-            for side, model in zip(sides, pair, strict=True)
-        )
-    ]
+def _is_matched(timeline: Timeline, model: str) -> bool:
+    return timeline.checkpoint(model).window == timeline.matched_window
 
 
 def _window_notes(found: Matched) -> list[str]:
     notes = []
     for model, their in found.pairs.items():
-        mine, other = (
-            found.ours.timeline.checkpoint(model).window,
-            found.theirs.timeline.checkpoint(their).window,
-        )
+        mine = found.ours.timeline.checkpoint(model).window
+        other = found.theirs.timeline.checkpoint(their).window
         if mine is not None and other is not None and mine != other:
             notes.append(
                 f"{model} was measured over {tokens(mine)} in one run and {tokens(other)} in the other: its "
@@ -107,9 +128,7 @@ def _window_notes(found: Matched) -> list[str]:
 
 
 IN_SUM = "all checkpoints"
-OVER_SEEDS = (
-    "Errors are over seeds: each run counts as one value, and \u00b1 is one standard error of their mean."
-)
+OVER_SEEDS = "Errors are over seeds: each run counts as one value, and ± is one standard error of their mean."
 NO_HEADS = "Heads do not correspond between seeds, so only averages and shares over many heads are compared."
 
 
@@ -118,8 +137,8 @@ def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparis
     _check(ours, theirs)
     numbers, notes = _aligned([*ours, *theirs])
     shared = [key for key in numbers[0] if all(np.isfinite(each.get(key, (np.nan,))[0]) for each in numbers)]
-    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in shared))}
-    shared.sort(key=lambda key: place[key[0]])
+    quantities = list(dict.fromkeys(quantity for quantity, _ in shared))
+    shared.sort(key=lambda key: quantities.index(key[0]))
     judged = {}
     for key in shared:
         values = np.array([each[key][0] for each in numbers])
@@ -174,8 +193,7 @@ def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
 def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:
     """A run's numbers under the first run's names; and the average over checkpoints of those not of a single depth."""
     first = {their: our for our, their in pairs.items()}
-    windows = {model: side.timeline.checkpoint(pairs[model]).window for model in order}
-    other = [pairs[model] for model in order if windows[model] != side.timeline.matched_window]
+    other = [pairs[model] for model in order if not _is_matched(side.timeline, pairs[model])]
     found = {(name, first[model]): value for (name, model), value in numbers_of(side, other).items()}
     for quantity in dict.fromkeys(quantity for quantity, _ in found):
         values = [found[quantity, model][0] for model in order if (quantity, model) in found]
@@ -205,3 +223,82 @@ def _arm_names(ours: Sequence[Results], theirs: Sequence[Results]) -> tuple[str,
         if all(begins) and begins[0] != begins[1]:
             return begins[0], begins[1]
     return ", ".join(run.folder.name for run in ours), ", ".join(run.folder.name for run in theirs)
+
+
+# --- the numbers published for SmolLM3-3B -----------------------------------------------------------------------------
+
+
+def published() -> dict[str, Any]:
+    """The published SmolLM3-3B numbers, with where they come from."""
+    text = (files("qkscope") / "published" / "smollm3.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def with_published(ours: Results) -> Comparison:
+    """Results beside the published numbers: the same checkpoints by name, the same 300 heads."""
+    data, own = published(), ours.timeline.models
+    order = [model for model in own if model in data["checkpoints"]]
+    if not order:
+        raise nothing_in_common(own, data["checkpoints"], run_name(ours), "published")
+    sample = set(sample_heads(range(36), 16, 300, seed=0))
+    shared = only_heads(aggregate.ordered(ours.own(), order), sample)
+    if (aggregate.present(shared).sum("head") != len(sample)).any():
+        raise TableError(
+            f"{ours.folder}: the published numbers cover 300 heads, sampled with seed 0 from 36 layers of 16, but "
+            f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
+        )
+    mine = measured(shared, order, ours.thresholds) | _plasticity(shared, order)
+    rows = rows_of(mine, _published_numbers(data), len(sample))
+    notes = (
+        f"Published: {data['source']}",
+        "The published numbers have no standard errors over documents; the errors shown for them come from "
+        "rounding and reading off plots.",
+        *_slope_note(ours, data),
+        *threshold_note(ours.thresholds, Thresholds()),
+    )
+    only_ours, only_theirs = (
+        tuple(model for model in side if model not in order) for side in (own, data["checkpoints"])
+    )
+    return Comparison(run_name(ours), "published", rows, only_ours, only_theirs, notes)
+
+
+def _plasticity(data: xr.Dataset, order: Sequence[str]) -> Numbers:
+    """Mean plasticity and its drop along the window, where the study measured it."""
+    found: Numbers = {}
+    for name, (column, _) in PLASTICITY.items():
+        if column in data:
+            for row in aggregate.means(data, order, (column,), of=column).to_dict("records"):
+                found[Quantity(name, "mean"), row["model"]] = row[f"mean_{column}"], row[f"se_{column}"]
+    return found
+
+
+def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
+    """Slopes are not compared number by number: the published ones are quoted, over the window too."""
+    if not {"slope_k", "plasticity"} & set(map(str, ours.data)):
+        return []
+    slopes = data["rotation_and_plasticity"]["alpha_k_by_window"].items()
+    quoted = [
+        f"{slope:g} per token over {tokens(int(w))} ({slope * int(w):.1f} per window)" for w, slope in slopes
+    ]
+    return [
+        f"Published slope of keys along the drift axis: {'; '.join(quoted)}. Windows differ between checkpoints, and a "
+        "slope per token shrinks with the window: compare slope_k, over the window."
+    ]
+
+
+def _published_numbers(data: dict[str, Any]) -> Numbers:
+    found: Numbers = {}
+    for i, model in enumerate(data["checkpoints"]):
+        for name in ("r_q", "r_k", "explained_variance"):
+            quantity = Quantity(f"mean {name.replace('explained_', 'explained ')}", "mean")
+            found[quantity, model] = data[f"mean_{name}"][i], READ_OFF
+        counts = {name: column[i] for name, column in data["taxonomy_head_counts"].items()}
+        for name, heads in counts.items():
+            found[Quantity(f"share {name}", "share"), model] = heads / sum(counts.values()), 0.0
+        for name, (_, key) in PLASTICITY.items():
+            found[Quantity(name, "mean"), model] = data["rotation_and_plasticity"][key][i], PRINTED_3
+        for kind, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
+            for depth_bin, value in enumerate(data[key][i]):
+                found[depth_cell(kind, depth_bin), model] = value, PRINTED
+    return found

@@ -24,8 +24,8 @@ from matplotlib.figure import Figure
 
 from qkscope import store
 from qkscope.figures.view import ALL, View
-from qkscope.stats.direction import turns
 from qkscope.stats.levels import SMALLEST
+from qkscope.stats.series import turns
 from qkscope.words import number
 
 DPI = 200

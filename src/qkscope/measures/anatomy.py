@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.position import Phase
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.measures.waves import Grid, Pairs, binned_grid, grid, terms, waves
+from qkscope.measures.waves import Grid, Pairs, binned_grid, sampled_grid, terms, waves
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
@@ -87,15 +87,15 @@ class Anatomy:
 class Layout:
     """Which positions represent all, and with which weights: the same for every head of a window.
 
-    places                 positions of tokens from 4 on, for covariances and as keys
+    grid                   positions of tokens from 4 on, for covariances and as keys
     queries                positions of queries
-    query_weight (I,)             share of each query among all
+    query_weight (I,)      share of each query among all
     seen (I, S)            share of each key among those of a query; rows sum to 1
-    far (I, S), close (I, C)   the same, with the closest C keys of each query apart; C may be 0
+    far (I, S), close (I, C)  the same, with the closest C keys of each query apart; C may be 0
     """
 
     counts: Array
-    places: Grid
+    grid: Grid
     queries: Grid
     query_weight: Array
     seen: Array
@@ -104,20 +104,20 @@ class Layout:
 
     @classmethod
     def of(cls, counts: Array, bins: Index | None = None, keys: int = KEYS, queries: int = QUERIES) -> Layout:
-        """counts (T,): how many tokens stand at each position.
+        """counts (T,): number of tokens at each position.
 
         `bins` are edges between which nothing changes, where that is so: one position then represents its bin.
         """
         # Two positions have keys' neighbours but no two keys: they are no queries, and represent themselves.
         edges = None if bins is None else np.union1d(bins, FIRST_QUERY)
-        places = grid(counts, SINK, keys) if edges is None else binned_grid(counts, SINK, edges)
-        asking = grid(counts, FIRST_QUERY, queries)
-        i = asking.t[:, None]
-        reach = 0 if places.exact or bins is not None else CLOSE
+        grid = sampled_grid(counts, SINK, keys) if edges is None else binned_grid(counts, SINK, edges)
+        query_grid = sampled_grid(counts, FIRST_QUERY, queries)
+        i, query_weight = query_grid.t[:, None], query_grid.tokens / query_grid.tokens.sum()
+        reach = 0 if grid.exact or bins is not None else CLOSE
         total = (i - SINK).astype(np.float64)
         near = ((i - np.arange(1, reach + 1)) >= SINK) / total
-        seen, far = (np.clip(i - back - places.edges[:-1], 0, places.width) / total for back in (0, reach))
-        return cls(counts, places, asking, asking.tokens / asking.tokens.sum(), seen, far, near)
+        seen, far = (np.clip(i - back - grid.edges[:-1], 0, grid.width) / total for back in (0, reach))
+        return cls(counts, grid, query_grid, query_weight, seen, far, near)
 
 
 class Turns(NamedTuple):
@@ -144,15 +144,15 @@ class Turns(NamedTuple):
 class Staging:
     """What a rotation does at the positions of a layout, once for all heads of a sample of documents.
 
-    places, queries       the turns to their positions
+    grid, queries       the turns to their positions
     near (C, 2P + 1)      waves at minus the distances of the closest keys
     bins (2, N)           pairs of bins, of a query and of a key close to it
-    score (I, C)          where of (N, C) the score of each query with each of its closest keys stands
+    score (I, C)          index of each query with each of its closest keys among the (N, C) scores
     """
 
     rotation: Rotation
     layout: Layout
-    places: Turns
+    grid: Turns
     queries: Turns
     near: Array
     bins: Index
@@ -172,7 +172,7 @@ class Staging:
         return cls(
             rotation,
             layout,
-            turns(layout.places),
+            turns(layout.grid),
             turns(layout.queries),
             near=waves(rotation, -lags, rotated=2),
             bins=np.stack(np.divmod(pairs, len(edges))),
@@ -205,30 +205,30 @@ def anatomy(
     """
     q, k, layout, rotation = q.filled, k.filled, stage.layout, stage.rotation
     pairs_q, pairs_k = Pairs.of(rotation, q.mean), Pairs.of(rotation, k.mean)
-    root = np.sqrt(layout.places.tokens)
+    root = np.sqrt(layout.grid.tokens)
     # Mean vectors and their squares have their dimensions in the order of `Pairs`.
     order = np.concatenate([rotation.pairs.reshape(-1), rotation.still])
-    m_k = stage.places.of(pairs_k)
+    m_k = stage.grid.of(pairs_k)
     mean_key = layout.seen @ m_k  # (K, I, d)
     scatter = _gram(m_k, layout.query_weight @ layout.seen) - _gram(mean_key, layout.query_weight)
     n_k = np.maximum(late_k.n, 1)[:, None, None]
     sigma_k = (late_k.M / n_k - between_k)[:, order[:, None], order]
-    sigma_k -= _gram(m_k, layout.places.tokens) / n_k
+    sigma_k -= _gram(m_k, layout.grid.tokens) / n_k
     of_keys = np.stack([sigma_k, scatter])
     # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
-    m_q = stage.places.of(pairs_q, root)
-    early = int(np.searchsorted(layout.places.t, FIRST_QUERY))
+    m_q = stage.grid.of(pairs_q, root)
+    early = int(np.searchsorted(layout.grid.t, FIRST_QUERY))
     squares = _traces(of_keys, m_q.transpose(0, 2, 1) @ m_q)
     mean_q, n_q = late_q.mean_x[:, None, order], np.maximum(late_q.n, 1)
     back = np.argsort(order)
     traces = _traces(of_keys[:, :, back[:, None], back], late_q.M)
     match, query_position = (traces - squares) / n_q + _forms(of_keys, mean_q)
-    asking = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
+    content = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
     position, mean = _position(pairs_q, pairs_k, m_k, stage)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(asking / layout.places.tokens[early:].sum(), 0.0),
+        key=np.maximum(content / layout.grid.tokens[early:].sum(), 0.0),
         match=np.maximum(match, 0.0),
         query_position=query_position,
         sink=_first_key(q, k, late_q, rotation, layout.counts) - mean @ layout.query_weight,
@@ -244,7 +244,7 @@ def _position(q: Pairs, k: Pairs, m_k: Array, stage: Staging) -> tuple[Array, Ar
     mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
     square = np.zeros_like(mean)
     for some in np.array_split(np.arange(len(i)), BLOCKS):
-        last = np.searchsorted(layout.places.edges, i[some].max(initial=0))
+        last = np.searchsorted(layout.grid.edges, i[some].max(initial=0))
         scores = m_q[:, :, some].reshape(len(m_k), -1, m_k.shape[2]) @ m_k[:, :last].transpose(0, 2, 1)
         np.square(scores, out=scores)
         square[:, :, some] = np.einsum(

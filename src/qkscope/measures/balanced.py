@@ -77,10 +77,8 @@ class Realisation:
 
     def traces(self, A: Array, B: Array) -> tuple[Array, Array]:
         """tr T A T' and tr P B P' of any A and B. (H,)"""
-        of_q, of_k = (
-            G.reshape(len(G), 1, -1) @ X.reshape(len(X), -1, 1)
-            for G, X in zip(self.grams, (A, B), strict=True)
-        )
+        pairs = zip(self.grams, (A, B), strict=True)
+        of_q, of_k = (G.reshape(len(G), 1, -1) @ X.reshape(len(X), -1, 1) for G, X in pairs)
         return of_q[:, 0, 0], of_k[:, 0, 0]
 
     def along(self, basis: Array) -> Realisation:
@@ -162,7 +160,11 @@ class Coordinates:
         second = _second_moments(q, k, split.rest)
         if second[0].size:
             still = rest = near.rest.near(*second) if near else Realisation.of(*second)
-        traces = [by_pair(squares, rotation) for squares in _squares(q, k)]
+        # Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d).
+        var_q, var_k = (
+            np.maximum(np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None], 0.0) for x in (q, k)
+        )
+        traces = [by_pair(squares, rotation) for squares in (var_q + q.mean_x**2, var_k)]
         energy = np.sqrt(traces[0] * per_query(traces[1], heads))
         if len(rotation.still):
             if split.slow:
@@ -172,10 +174,9 @@ class Coordinates:
             of_q, of_k = still.traces(*second)
             energy[:, -1] = np.sqrt(np.maximum(of_q, 0.0) * np.maximum(of_k, 0.0))
         kept = (energy > FAINT_PAIR * energy.sum(axis=1, keepdims=True))[:, split.pair]
-        ratio = [
-            np.where(kept, trace[:, split.pair], 1.0) for trace in (traces[0], per_query(traces[1], heads))
-        ]
-        D = (ratio[1] / ratio[0]) ** 0.25
+        of_q, of_k = traces[0], per_query(traces[1], heads)
+        ratio = np.where(kept, of_k[:, split.pair], 1.0) / np.where(kept, of_q[:, split.pair], 1.0)
+        D = ratio**0.25
         return cls(split, np.where(kept, D, 0.0), np.where(kept, 1 / D, 0.0), rest, still, energy)
 
     def scatter(self, q: Moments, k: Moments) -> Array:
@@ -247,12 +248,6 @@ class Near:
         return np.add(*self.across.traces(*_covariances(q, k, dims)))
 
 
-def _squares(q: Moments, k: Moments) -> tuple[Array, Array]:
-    """Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d)."""
-    of_q, of_k = (np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None] for x in (q, k))
-    return np.maximum(of_q, 0.0) + q.mean_x**2, np.maximum(of_k, 0.0)
-
-
 def _covariances(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
     """Of queries and keys in some dimensions, each about its own mean. (H, m, m)"""
     of_q, of_k = (x.M[:, dims][:, :, dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
@@ -269,12 +264,13 @@ def _second_moments(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The first balanced axis, in every sample. NaN where the rotation is not known."""
-    rotation, shape = block.table.rotation, (block.samples, len(block))
+    table, shape = block.tables[0], (block.samples, len(block))
+    rotation = table.rotation
     names = ("r_q_balanced", "r_k_balanced", "explained_variance_balanced", "gap_balanced")
     found: dict[str, Array] = {name: np.full(shape, np.nan) for name in names}
     found["score_energy"] = np.full((*shape, len(rotation.pairs) + 1), np.nan)
     found["axis_lost_balanced"] = lost = np.zeros(len(block))
-    if not block.table.known:
+    if not table.known:
         return found
     split = Split.of(rotation, block.width)
     near: Near | None = None
@@ -295,11 +291,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             first = f_q * sign[:, None], f_k * sign[:, None]
             undecided = tied(explained)[:, 0]
             r_q[undecided] = r_k[undecided] = np.nan
-            near = (
-                Near.of(here, v)
-                if rotation.dim >= (NEAR_FROM_REST if here.rest.T.size else NEAR_FROM)
-                else None
-            )
+            if rotation.dim >= (NEAR_FROM_REST if here.rest.T.size else NEAR_FROM):
+                near = Near.of(here, v)
         else:
             # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
             overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2

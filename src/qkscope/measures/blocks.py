@@ -1,4 +1,4 @@
-"""Heads in blocks whose matrices stay in a core's cache, with each key head's sums in memory and at work once.
+"""Heads in blocks whose matrices fit into a core's cache, each with the key heads that its queries read.
 
 Of the heads of a block, query i reads key i // (queries / keys): where several queries read one key, what is done with
 the keys alone is done once for all of them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
 from itertools import compress
 from threading import Lock
@@ -19,12 +19,19 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
-from qkscope.measures.blocks import Block, blocks, per_query
+from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.distance import BinPairs
-from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import Axes, measure_batch, whole_and_without, with_left_out
+from qkscope.measures.pca import Axes, measure_batch, met_bad, whole_and_without, with_left_out
 from qkscope.measures.registry import MeasureGroup, Variable, variables
-from qkscope.measures.samples import GroupPaths, Kind, Positions, RotationTable, SampleSums
+from qkscope.measures.samples import (
+    GroupPaths,
+    Kind,
+    Positions,
+    RotationTable,
+    SampleSums,
+    jackknife,
+    rotation_tables,
+)
 from qkscope.measures.waves import as_left_out
 from qkscope.sums import Sum
 from qkscope.sums.head_index import HeadIndex
@@ -92,19 +99,13 @@ class Cell:
         ]
 
     @cached_property
-    def tables(self) -> dict[int, RotationTable]:
-        """By layer; layers of one rotation share theirs."""
-        rotations = self.units[0].rotations
-        made = {
-            id(rotation): RotationTable.of(rotation, self.dim, self.positions)
-            for rotation in {id(each): each for each in rotations.values()}.values()
-        }
-        return {layer: made[id(rotation)] for layer, rotation in rotations.items()}
-
-    @cached_property
-    def has_paths(self) -> bool:
-        """Whether the units know mean vectors by position; moments of stored vectors alone do not."""
-        return all(unit.path_q is not None and unit.path_k is not None for unit in self.units)
+    def tables(self) -> dict[int, list[RotationTable]]:
+        """By layer, of each sample; layers of one rotation share theirs."""
+        rotations, tables = self.units[0].rotations, dict[int, list[RotationTable]]()
+        for rotation in rotations.values():
+            if id(rotation) not in tables:
+                tables[id(rotation)] = rotation_tables(rotation, self.dim, self.positions)
+        return {layer: tables[id(rotation)] for layer, rotation in rotations.items()}
 
     def has(self, group: MeasureGroup) -> bool:
         """Whether the sums that a group needs were measured."""
@@ -155,8 +156,8 @@ class HeadBlock:
         return np.array([scales.get(int(layer), np.nan) for layer in self.layers])
 
     @property
-    def table(self) -> RotationTable:
-        """The rotation of its layers, at the positions of the window."""
+    def tables(self) -> list[RotationTable]:
+        """The rotation of its layers, at the positions of each sample."""
         return self.cell.tables[int(self.layers[0])]
 
     @cached_property
@@ -176,9 +177,8 @@ class HeadBlock:
 
     @cached_property
     def unmeasured(self) -> NDArray[np.bool_]:
-        """Heads that met a value that is not finite. (H,)"""
-        q, k = self.moments[0]
-        return np.asarray((q.bad > 0) | (per_query(k.bad, len(self)) > 0))
+        """Heads with a query or key that is not finite. (H,)"""
+        return met_bad(*self.moments[0])
 
     @cached_property
     def axes(self) -> Axes:
@@ -189,24 +189,23 @@ class HeadBlock:
         """Of each sample: moments, paths and first axes."""
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
-        rotation, known = self.table.rotation, self.table.known
         return [
-            SampleSums(q, k, v, self.scale, at, rotation, known, table)
-            for q, k, v, at, table in zip(*kinds, first, self.cell.positions, self.table.samples, strict=True)
+            SampleSums(q, k, v, self.scale, at, table)
+            for q, k, v, at, table in zip(*kinds, first, self.cell.positions, self.tables, strict=True)
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
-        every = [group[index] for group in self.groups]
+        rotation, every = self.tables[0].rotation, [group[index] for group in self.groups]
         late = every
         if self.width > SINK:
             sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.cell.units]
             late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
-        groups = GroupPaths.of(self.table.rotation, late, paths)
+        groups = GroupPaths.of(rotation, late, paths)
         whole = reduce(Path.merge, paths)
         left_out = [whole.without(path) for path in paths if len(paths) > 1]
-        merged = [whole, *(as_left_out(self.table.rotation, path) for path in left_out)]
-        each = [groups, *[as_left_out(self.table.rotation, groups)] * len(left_out)]
+        merged = [whole, *(as_left_out(rotation, path) for path in left_out)]
+        each = [groups, *[as_left_out(rotation, groups)] * len(left_out)]
         every = [sample[index] for sample in self.moments]
         return [
             Kind(*parts)
@@ -235,9 +234,6 @@ class CellNumbers:
     def groups(self) -> int:
         """Groups of documents, 0 where nothing was left out."""
         return len(self.loo_v)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.arrays
 
     def select(self, rows: NDArray[np.int64]) -> CellNumbers:
         """The heads at `rows`, in that order."""
@@ -283,19 +279,31 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
         found = _join([array.swapaxes(0, 1) if samples_first else array for array in arrays])
         return found.swapaxes(0, 1) if samples_first else found
 
-    return CellNumbers(
-        heads,
-        max(part.window for part in parts),
-        {
-            name: parts[0].arrays[name]
-            if _is_whole(name)
-            else joined([part.arrays[name] for part in parts], _is_sampled(name))
-            for name in names
-        },
-        np.concatenate([part.v for part in parts]),
-        joined([part.loo_v for part in parts], True),
-        np.concatenate([part.bad for part in parts]),
-    )
+    arrays = {
+        name: parts[0].arrays[name]
+        if _is_whole(name)
+        else joined([p.arrays[name] for p in parts], _is_sampled(name))
+        for name in names
+    }
+    v, bad = (np.concatenate([getattr(part, name) for part in parts]) for name in ("v", "bad"))
+    loo_v = joined([part.loo_v for part in parts], True)
+    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v, bad)
+
+
+def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
+    """Principal axes, r_q and r_k of all heads over the first `width` tokens. `units` has one unit per document group.
+
+    Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
+    """
+    blocks = Cell.of(units, width, components).blocks()
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        parts = list(pool.map(lambda block: block.axes, blocks))
+    order = np.argsort(np.concatenate([block.rows.queries for block in blocks]))
+    found = {}
+    for name in (each.name for each in fields(Axes)):
+        axis = 1 if name.startswith("loo_") else 0
+        found[name] = np.concatenate([getattr(part, name) for part in parts], axis).take(order, axis)
+    return Axes(**found)
 
 
 def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
@@ -313,7 +321,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
 
     parts = cell.blocks()
     with one_thread_each():
-        if cell.has_paths:
+        if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
             cell.tables  # noqa: B018  # computed once, before threads ask for it
         with ThreadPoolExecutor(cores()) as pool:
             found = list(pool.map(one, parts))
@@ -322,7 +330,9 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
     for group in wanted:
-        arrays |= _whole_cell(group, cell)
+        computed = group.compute_cell(cell) if group.compute_cell else {}
+        for variable in group.variables if group.compute_cell else ():
+            arrays |= _stored(variable, computed, None)
     return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
 
 
@@ -338,46 +348,36 @@ def _is_whole(name: str) -> bool:
     return variable is not None and not variable.per_head
 
 
-def _whole_cell(group: MeasureGroup, cell: Cell) -> dict[str, Array]:
-    """Variables that are not per head: (1 + G,), or (*dims) with a `_se` beside it."""
-    found: dict[str, Array] = {}
-    computed = group.compute_cell(cell) if group.compute_cell else {}
-    for variable in group.variables if group.compute_cell else ():
-        array = np.asarray(computed[variable.name])
-        if variable.dims and variable.sampled:
-            found |= {variable.name: array[0], f"{variable.name}_se": jackknife(array[1:])}
-        else:
-            found[variable.name] = array
-    return found
-
-
 def _stored(
-    variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]
+    variable: Variable, computed: Mapping[str, Array], bad: NDArray[np.bool_] | None
 ) -> dict[str, Array]:
-    """A variable of a block as it is stored, heads first. Heads that met a bad value are NaN where they have errors."""
+    """A variable as it is stored: (1 + G, ...), or (*dims) with a `_se` beside it; of a block, heads come first.
+
+    bad (H,): heads of a block with a query or key that is not finite; they are NaN in sampled variables. None: not per
+    head.
+    """
     name, array = variable.name, np.asarray(computed[variable.name])
     if not variable.sampled:
         return {name: array}
     if f"{name}_se" in computed:
         return {name: array, f"{name}_se": np.asarray(computed[f"{name}_se"])}
-    array = np.where(unmeasured.reshape(1, -1, *[1] * len(variable.dims)), np.nan, array)
-    return {name: array[0], f"{name}_se": jackknife(array[1:])} if variable.dims else {name: array.T}
+    if bad is not None:
+        array = np.where(bad.reshape(1, -1, *[1] * len(variable.dims)), np.nan, array)
+    if variable.dims:
+        return {name: array[0], f"{name}_se": jackknife(array[1:])}
+    return {name: array if bad is None else array.T}
 
 
 def _join(parts: Sequence[Array]) -> Array:
     """Blocks one after the other; extra dimensions are padded with NaN to the largest."""
     shape = np.max([part.shape[1:] for part in parts], axis=0)
-    padded = [
-        np.pad(
-            part,
-            [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))],
-            constant_values=np.nan,
-        )
-        if tuple(shape) != part.shape[1:]
-        else part
-        for part in parts
-    ]
-    return np.concatenate(padded)
+    missing = [[(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))] for part in parts]
+    return np.concatenate(
+        [
+            np.pad(part, widths, constant_values=np.nan) if np.any(widths) else part
+            for part, widths in zip(parts, missing, strict=True)
+        ]
+    )
 
 
 def _path(unit: Unit, index: int) -> Path:

@@ -20,7 +20,7 @@ def overlaps(before: Array, after: Array) -> Array:
 
 
 def gap(explained_variance: Array) -> Array:
-    """1 - lambda_1 / lambda_0: how far the first axis stands out. (H, m) -> (H,); NaN with one component."""
+    """1 - lambda_1 / lambda_0: how clearly the first axis comes first. (H, m) -> (H,); NaN with one component."""
     if explained_variance.shape[1] < 2:
         return np.full(len(explained_variance), np.nan)
     first = explained_variance[:, 0]
@@ -71,12 +71,8 @@ def continuity(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -
     v, loo = after
     heads = len(v)
     if before is None or before[0].shape != v.shape:
-        none = np.full(heads, np.nan)
-        return {
-            "overlap": np.full((1 + len(loo), heads), np.nan),
-            "overlap_pc": none,
-            "same_axis": none.copy(),
-        }
+        empty = np.full((1 + len(loo), heads), np.nan)
+        return {"overlap": empty, "overlap_pc": empty[0].copy(), "same_axis": empty[0].copy()}
     overlap = overlaps(before[0], v)
     known = np.isfinite(overlap).all(axis=(1, 2))
     left = np.full((len(loo), heads), np.nan)

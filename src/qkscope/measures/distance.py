@@ -68,14 +68,13 @@ class BinPairs:
     @classmethod
     def of(cls, edges: NDArray[np.int64], lags: NDArray[np.int64]) -> BinPairs:
         """Bins with `edges` (B + 1,); keys from position 4 on."""
-        moved = (
-            np.maximum(edges, SINK) + lags[:, None]
-        )  # where the query of a key at an edge stands: (D, B + 1)
+        # The position of the query of a key at an edge. (D, B + 1)
+        moved = np.maximum(edges, SINK) + lags[:, None]
         start = np.maximum(edges[:-1, None], moved[:, None, :-1])  # (D, B, B)
         stop = np.minimum(edges[1:, None], moved[:, None, 1:])
         some = start < stop
         query, key = np.nonzero(some.any(axis=0))
-        # By the first distance at which they have a pair, so that those of an octave stand together.
+        # By the first distance at which they have a pair, so that those of an octave are neighbours.
         order = np.argsort(some[:, query, key].argmax(axis=0), kind="stable")
         query, key = query[order], key[order]
         octaves = []
@@ -91,7 +90,7 @@ class BinPairs:
         return third_octaves(self.lags)
 
     def counted(self, counts: Array) -> list[Array]:
-        """How many pairs there are where counts (T,) tokens stand at each position: (d, n) by octave."""
+        """Number of pairs, from the number of tokens at each position, counts (T,): (d, n) by octave."""
         before = np.concatenate([[0.0], np.cumsum(counts)])
         return [before[stop] - before[start] for _, _, start, stop in self.octaves]
 
@@ -168,27 +167,21 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 def _bias(sums: SampleSums) -> Array:
     """b(D) in logits. (H, D); NaN where the rotation is not known or no query has two keys."""
-    at, rotation, lags = sums.at, sums.rotation, sums.at.lags.lags
-    if not sums.known or sums.anatomy is None:
+    at, rotation, lags = sums.at, sums.table.rotation, sums.at.lags.lags
+    if not sums.table.known or sums.anatomy is None:
         return np.full((len(sums.v), len(lags)), np.nan)
     paths = sums.q.path.filled, sums.key_path.filled
     q, k = (Pairs.of(rotation, path.mean) for path in paths)
     curve = distance_curve(q, k, at.lags, at.counted, sums.table.lags)
     # The query at position 5 has one key, the one at 4.
-    query, key = (
-        path.at(rotation, np.array([t]))[:, 0] for path, t in zip(paths, (SINK + 1, SINK), strict=True)
-    )
+    query, key = (p.at(rotation, np.array([t]))[:, 0] for p, t in zip(paths, (SINK + 1, SINK), strict=True))
     only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
     means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
     curve -= means @ at.beyond.T
-    return np.asarray(sums.scale[:, None] * smoothed(curve, at.lags.third_octaves))
-
-
-def smoothed(curve: Array, weights: Array) -> Array:
-    """A curve (H, D) averaged with weights (D, D) over the distances that it has; NaN at those it has not."""
-    known = np.isfinite(curve)
-    total = np.where(known, curve, 0.0) @ weights.T
-    return np.asarray(np.where(known, total, np.nan) / np.where(known, known @ weights.T, 1.0))
+    # Averages over the distances that the curve has; NaN at those it has not.
+    known, weights = np.isfinite(curve), at.lags.third_octaves
+    total = np.where(known, np.where(known, curve, 0.0) @ weights.T, np.nan)
+    return np.asarray(sums.scale[:, None] * (total / np.where(known, known @ weights.T, 1.0)))
 
 
 GROUP = MeasureGroup(

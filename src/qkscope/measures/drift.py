@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, forms, per_query
-from qkscope.measures.eigen import FirstAxes, leading
+from qkscope.measures.eigen import FirstAxes
+from qkscope.measures.pca import met_bad
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -30,29 +31,28 @@ Array = NDArray[np.float64]
 
 
 def rotation_model(
-    q: Moments, k: Moments, window: int, pc0: Array | None = None, tops: FirstAxes | None = None
+    q: Moments, k: Moments, window: int, pc0: Array, tops: FirstAxes | None = None
 ) -> dict[str, Array]:
     """The rotation model of each head from its queries' and its keys' moments; NaN where there is no such number.
 
-    With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d): the first principal axes,
-    if they are known. `tops` finds the top axes of one sample after another.
+    With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d) are the first principal
+    axes; `tops` finds the top axes of one sample after another.
     """
-    n_k, bad_k = (per_query(of_keys, len(q.n)) for of_keys in (k.n, k.bad))
+    n_k = per_query(k.n, len(q.n))
     mean_k, t_k, C_k, T_k, trace_k = (
         per_query(of_keys, len(q.n)) for of_keys in (k.mean_x, k.mean_t, k.C, k.T, k.trace)
     )
-    broken = (q.bad > 0) | (bad_k > 0)
+    broken = met_bad(q, k)
     delta = q.mean_x - mean_k
     weight = q.n * n_k / np.maximum(q.n + n_k, 1)
     a = _unit(q.C + C_k + (weight * (q.mean_t - t_k))[:, None] * delta)
     b = _unit(delta - _dot(a, delta)[:, None] * a)
     per_q, per_k = 1 / np.maximum(q.n, 1), 1 / np.maximum(n_k, 1)
-    spread = _scatter(q, k, per_q, per_k, np.ones_like(weight), delta)  # E[d d']
+    spread = delta[:, :, None] * delta[:, None, :] + per_q[:, None, None] * q.M  # E[d d'], (H, d, d)
+    of_key = by_key(spread, len(k.n))
+    of_key += by_key(per_k, len(k.n))[:, :, None, None] * k.M[:, None]
     spread[broken] = 0.0
     top = (tops or FirstAxes()).of(_without(spread, a))[1]
-    if pc0 is None:
-        scatter = _scatter(q, k, np.ones_like(weight), np.ones_like(weight), weight, delta)
-        pc0 = leading(np.where(broken[:, None, None], 0.0, scatter), 1)[1][:, :, 0]
     axes = np.stack([a, b, top], axis=1)  # (H, 3, d)
     of_q, of_k, of_delta = forms(q.M, axes), forms(k.M, axes), np.einsum("hmd,hd->hm", axes, delta) ** 2
     apart = (delta**2).sum(axis=1)
@@ -85,15 +85,6 @@ def rotation_model(
         "pc0_overlap": np.abs(_dot(a, pc0)),
     }
     return {name: np.where(broken, np.nan, value) for name, value in values.items()}
-
-
-def _scatter(q: Moments, k: Moments, of_q: Array, of_k: Array, between: Array, delta: Array) -> Array:
-    """of_q M_q + of_k M_k + between delta delta', with one factor of each per head. (H, d, d)"""
-    S = (between[:, None] * delta)[:, :, None] * delta[:, None, :]
-    S += of_q[:, None, None] * q.M
-    of_key = by_key(S, len(k.n))
-    of_key += by_key(of_k, len(k.n))[:, :, None, None] * k.M[:, None]
-    return S
 
 
 def _without(spread: Array, a: Array) -> Array:

@@ -59,15 +59,12 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 def _first_r_q(q: Moments, k: Moments, c: float) -> Array:
     """The published r_q (H,) of c q and k / c. NaN where two eigenvalues tie."""
-    S = pooled(_scaled(q, c), _scaled(k, 1 / c))
+    scaled = [replace(x, mean_x=by * x.mean_x, M=by**2 * x.M, C=by * x.C) for x, by in ((q, c), (k, 1 / c))]
+    S = pooled(*scaled)
     values, v = leading(S, 2)
     r_q, r_k = correlate(q, k, v[:, :, :1])
     sign = orient(v[:, :, :1], r_q, r_k)[1]
     return np.where(tied(shares_of_trace(S, values))[:, 0], np.nan, (sign * r_q)[:, 0])
-
-
-def _scaled(moments: Moments, factor: float) -> Moments:
-    return replace(moments, mean_x=factor * moments.mean_x, M=factor**2 * moments.M, C=factor * moments.C)
 
 
 GROUP = MeasureGroup(

@@ -8,7 +8,7 @@ Its eigenvectors v_0, v_1, ... by falling eigenvalue are the axes; explained_var
 Along an axis, Pearson's r between projection and position is r_q = v.C_q / sqrt(v.M_q.v * T_q), and r_k likewise.
 
 How large |r| gets by chance in a head that does not follow position is a t-test over groups of documents. Tokens of one
-document hang together, so they are no sample; documents are. Along a fixed axis v let c_g be group g's
+document depend on each other, so the test is over documents. Along a fixed axis v let c_g be group g's
 part of the covariance with position, so that v.C = sum of c_g. In a head that does not follow position the c_g are
 independent with mean zero, whatever goes on within documents, and |sum of c_g| stays below t sqrt(G) sd(c_g) in 95%
 of cases, t from Student's distribution with G - 1 degrees of freedom. In units of r:
@@ -23,23 +23,18 @@ its level, never above.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.defaults import COMPONENTS
-from qkscope.errors import StudyError
-from qkscope.measures.blocks import Block, blocks, by_key, per_query
+from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.continuity import SAME, gap
 from qkscope.measures.eigen import CLOSE_GAP, leading
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import MeasureGroup, Variable
+from qkscope.measures.samples import jackknife
 from qkscope.sums.moments import Moments, merge_all
-from qkscope.sums.unit import Unit, window
-from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
@@ -56,8 +51,6 @@ RITZ = 24
 LEVEL = 0.05
 # With fewer groups the spread between them is hardly known, and the threshold is NaN.
 FEWEST_GROUPS = 3
-# Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
-BATCH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -91,52 +84,6 @@ class Axes:
     loo_v: Array
     lost: NDArray[np.int64]
 
-    def select(self, rows: NDArray[np.int64]) -> Axes:
-        """The heads at `rows`, in that order."""
-        return Axes(
-            **{f.name: getattr(self, f.name).take(rows, axis=_head_axis(f.name)) for f in fields(self)}
-        )
-
-
-def join_axes(parts: Sequence[Axes]) -> Axes:
-    """The heads of all parts, one after the other. Parts with fewer groups are padded with NaN."""
-    groups = max(len(part.loo_r_q) for part in parts)
-
-    def padded(part: Axes, name: str) -> Array:
-        array: Array = getattr(part, name)
-        short = groups - len(array) if name.startswith("loo_") else 0
-        return (
-            np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1), constant_values=np.nan)
-            if short
-            else array
-        )
-
-    names = [f.name for f in fields(Axes)]
-    return Axes(**{n: np.concatenate([padded(p, n) for p in parts], axis=_head_axis(n)) for n in names})
-
-
-def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
-    """Principal axes, r_q and r_k of all heads over the first `width` tokens. `units` has one unit per document group.
-
-    Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
-    """
-    first = units[0]
-    for unit in units:
-        if unit.heads.to_meta() != first.heads.to_meta():
-            raise StudyError("units of different heads cannot be merged; measure them in separate studies")
-    filled = [unit for unit in units if unit.tokens]
-    if not filled:
-        raise StudyError("there are no tokens to measure; give at least one document")
-    batches = blocks(first.heads, BATCH // first.sink_q.mean_x.shape[1] ** 2)
-
-    def one(block: Block) -> Axes:
-        rows = block.queries, block.keys
-        return measure_batch([window(unit, width, rows=rows) for unit in filled], components)
-
-    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        found = join_axes(list(pool.map(one, batches)))
-    return found.select(np.argsort(np.concatenate([block.queries for block in batches])))
-
 
 def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
     """Pearson's r of each axis with position: v (H, d, m) -> r_q, r_k (H, m)."""
@@ -153,7 +100,7 @@ def pooled(q: Moments, k: Moments) -> Array:
     of_key = by_key(S, keys)
     of_key += k.M[:, None]
     # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
-    S[_met_bad(q, k)] = 0.0
+    S[met_bad(q, k)] = 0.0
     return np.asarray(S)
 
 
@@ -190,41 +137,42 @@ def measure_batch(
     S = pooled(q, k)
     inside = max(RITZ, 2 * components)
     near = Near.of(S, inside) if components > 1 and 2 * inside <= S.shape[1] else None
-    values, v = (
-        (near.values[:, :components], near.vectors[:, :, :components]) if near else leading(S, components)
-    )
+    if near:
+        values, v = near.values[:, :components], near.vectors[:, :, :components]
+    else:
+        values, v = leading(S, components)
     explained = shares_of_trace(S, values)
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
-    unmeasured = _met_bad(q, k)
-    left = _leave_one_out(left_out, v, near)
+    left_r_q, left_r_k, left_explained, same, first = _leave_one_out(left_out, v, near)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
         "explained_variance": explained,
-        "r_q_se": np.where(left.same.all(axis=0), jackknife(left.r_q), np.nan),
-        "r_k_se": np.where(left.same.all(axis=0), jackknife(left.r_k), np.nan),
+        "r_q_se": np.where(same.all(axis=0), jackknife(left_r_q), np.nan),
+        "r_k_se": np.where(same.all(axis=0), jackknife(left_r_k), np.nan),
         "r_q_null": null_level([g[0] for g in groups], q, v, _spread(q, v)),
         "r_k_null": null_level([g[1] for g in groups], k, v, _spread(k, v)),
         "v": v,
     }
     loo = {
-        "loo_r_q": left.r_q[:, :, 0],
-        "loo_r_k": left.r_k[:, :, 0],
-        "loo_ev": left.explained[:, :, 0],
-        "loo_gap": np.stack([gap(each) for each in left.explained]) if len(left.r_q) else left.r_q[:, :, 0],
-        "loo_v": left.v,
+        "loo_r_q": left_r_q[:, :, 0],
+        "loo_r_k": left_r_k[:, :, 0],
+        "loo_ev": left_explained[:, :, 0],
+        "loo_gap": np.array([gap(each) for each in left_explained]).reshape(len(left_out), len(v)),
+        "loo_v": first,
     }
     for name in ("r_q_se", "r_k_se"):
         # Groups of the same documents agree in every digit: that is no certainty.
         result[name][result[name] < NO_SPREAD] = np.nan
     for name in ("r_q", "r_k", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
         result[name][tied(explained)] = np.nan
+    bad = met_bad(q, k)
     for array in result.values():
-        array[unmeasured] = np.nan
+        array[bad] = np.nan
     for array in loo.values():
-        array[:, unmeasured] = np.nan
-    lost = (~left.same[:, :, 0]).sum(axis=0)
+        array[:, bad] = np.nan
+    lost = (~same[:, :, 0]).sum(axis=0)
     n_k, bad_k = (per_query(of_keys, len(v)) for of_keys in (k.n, k.bad))
     return Axes(**result, n_q=q.n, n_k=n_k, bad_q=q.bad, bad_k=bad_k, **loo, lost=lost)
 
@@ -239,20 +187,19 @@ def null_level(groups: Sequence[Moments], whole: Moments, v: Array, spread: Arra
     count = len(groups)
     if count < FEWEST_GROUPS:
         return np.full(spread.shape, np.nan)
-    parts = np.stack([np.einsum("hdm,hd->hm", v, per_query(_part(group, whole), len(v))) for group in groups])
+    covariances = [
+        group.C + (group.n * (group.mean_t - whole.mean_t))[:, None] * (group.mean_x - whole.mean_x)
+        for group in groups
+    ]
+    parts = np.stack([np.einsum("hdm,hd->hm", v, per_query(c, len(v))) for c in covariances])
     reach = stdtrit(count - 1, 1 - LEVEL / 2) * np.sqrt(count) * parts.std(axis=0, ddof=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         level = reach / spread
     return np.asarray(np.minimum(level, 1.0))
 
 
-def _part(group: Moments, whole: Moments) -> Array:
-    """The group's part of C about the means of all tokens. (H, d)"""
-    dx, dt = group.mean_x - whole.mean_x, group.mean_t - whole.mean_t
-    return np.asarray(group.C + (group.n * dt)[:, None] * dx)
-
-
-def _met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
+def met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
+    """Heads with a query or key that is not finite. (H,)"""
     return np.asarray((q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0))
 
 
@@ -263,22 +210,13 @@ def tied(explained: Array) -> NDArray[np.bool_]:
     return np.asarray(np.concatenate([none, close], axis=1) | np.concatenate([close, none], axis=1))
 
 
-@dataclass(frozen=True)
-class _LeftOut:
-    """Without each group in turn: r_q, r_k, explained, same (G, H, m); v (G, H, d) is PC0.
+def _leave_one_out(
+    samples: Sequence[tuple[Moments, Moments]], v: Array, near: Near | None
+) -> tuple[Array, Array, Array, NDArray[np.bool_], Array]:
+    """r_q, r_k, explained, same (G, H, m) and PC0 (G, H, d) without each group in turn, on axes oriented like `v`.
 
     `same` says whether an axis is still the one of the whole: it overlaps it by at least SAME.
     """
-
-    r_q: Array
-    r_k: Array
-    explained: Array
-    same: NDArray[np.bool_]
-    v: Array
-
-
-def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, near: Near | None) -> _LeftOut:
-    """The same numbers without each group in turn, on axes oriented like `v`: near those of the whole, or exact."""
     heads, dim, components = v.shape
     count = len(samples)
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
@@ -291,7 +229,7 @@ def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, near: N
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
         r_q[g], r_k[g] = correlate(q, k, u)
         same[g], first[g] = np.abs(overlap) >= SAME, u[:, :, 0]
-    return _LeftOut(r_q, r_k, explained, same, first)
+    return r_q, r_k, explained, same, first
 
 
 @dataclass(frozen=True)
@@ -362,10 +300,6 @@ def _spread(moments: Moments, v: Array) -> Array:
     varies = (variance > least[:, None, None]) & ~still[:, None, None]
     spread = np.sqrt(np.where(varies, variance * moments.T[:, None, None], np.nan))
     return np.asarray(spread.reshape(len(v), -1))
-
-
-def _head_axis(name: str) -> int:
-    return 1 if name.startswith("loo_") else 0
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import forms, per_query
 from qkscope.measures.eigen import FirstAxes
+from qkscope.measures.pca import met_bad
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -55,7 +56,7 @@ def per_kind(q: Moments, k: Moments, axes: Sequence[FirstAxes] | None = None) ->
         separability = weight * apart / spread
         d_prime = apart / np.sqrt((along[0] + along[1]) / 2)
     found = np.stack([explained_q, explained_k, r_q, r_k, linear_q, linear_k, separability, d_prime])
-    found[:, (q.bad > 0) | (per_query(k.bad, heads) > 0)] = np.nan
+    found[:, met_bad(q, k)] = np.nan
     found[~np.isfinite(found)] = np.nan
     return found
 

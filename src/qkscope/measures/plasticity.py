@@ -1,4 +1,4 @@
-"""Attention plasticity: how open it still is which of two keys a query prefers, given only where the query stands.
+"""Attention plasticity: how undetermined a query's preference between two keys is, given only the query's position.
 
 Queries are modelled as a line in position plus noise, q_t ~ N(alpha + beta t, H D H): beta = C / T and
 alpha = mean - beta mean_t, H the Householder reflection that sends beta / |beta| to s1 e1, D the diagonal of the
@@ -11,16 +11,16 @@ with mu_b the line at the mean position of the queries of bucket b. PP is 1 wher
 head's value is the plain mean over its cells. s1 is the sign of the first component of the mean of the buckets'
 key means.
 
-In a study, queries enter by their moments, and keys by the sample that a unit keeps of them (`sums.keys`). A document's
-mean over pairs in a bucket is estimated from the keys that are kept of it, and counts as its pairs do. The error of
-sampling has two parts. With h = the mean over cells of PP as a kernel of two keys, U its mean over the kept pairs of a
-document and bucket, and U_i the same without key i of the m kept out of n,
+In a study, queries enter by their moments, and keys by the sample that a unit stores (`sums.keys`). A document's mean
+over pairs in a bucket is estimated from its sampled keys, and counts as its pairs do. The error of sampling has two
+parts. With h = the mean over cells of PP as a kernel of two keys, U its mean over the sampled pairs of a document and
+bucket, and U_i the same without key i of the m sampled out of n,
 
     keys        sum of weight^2 (1 - m/n) (m-1)/m sum_i (U_i - U)^2       over documents and buckets
     documents   (1 - D/N) D/(D-1) sum_d e_d^2                             e_d what document d adds to the head's value
 
-for D documents kept of N. It says how far all pairs of all documents may be; other documents may be further, and that
-is the jackknife's error.
+for D documents sampled of N. It bounds the distance to the value of all pairs of all documents; the jackknife's error
+is that over documents.
 """
 
 from __future__ import annotations
@@ -143,43 +143,22 @@ def bucket_cells(line: QueryLine, keys: Array, sizes: Index, first: int) -> tupl
     return total, pairs
 
 
-@dataclass(frozen=True)
-class Plasticity:
-    """A head's plasticity: `cells` (B, B) by query and key bucket, NaN where undefined; and its means."""
+def means_of_cells(cells: Array) -> Array:
+    """NAMES (4,) of PP (B, B) by query and key bucket, NaN where undefined.
 
-    cells: Array
-
-    @property
-    def numbers(self) -> Array:
-        """NAMES. (4,)"""
-        return np.array([self.overall, self.first, self.last, self.drop])
-
-    @property
-    def overall(self) -> float:
-        return _mean(self.cells)
-
-    @property
-    def first(self) -> float:
-        """Over the first fifth of the query buckets that have cells."""
-        return _mean(self.cells[self._edge()[0]])
-
-    @property
-    def last(self) -> float:
-        """Over the last fifth."""
-        return _mean(self.cells[self._edge()[1]])
-
-    @property
-    def drop(self) -> float:
-        return self.first - self.last
-
-    def _edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = np.flatnonzero(np.isfinite(self.cells).any(axis=1))
-        count = max(1, round(FIFTH * len(rows)))
-        return rows[:count], rows[-count:] if len(rows) else rows
+    The mean of all cells, of the first and of the last fifth of the query buckets that have any, and their difference.
+    """
+    rows = np.flatnonzero(np.isfinite(cells).any(axis=1))
+    count = max(1, round(FIFTH * len(rows)))
+    overall, first, last = (_mean(each) for each in (cells, cells[rows[:count]], cells[rows[-count:]]))
+    return np.array([overall, first, last, first - last])
 
 
-def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Plasticity:
-    """All pairs: for each bucket its keys (n, d), document after document, and how many each document has."""
+def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Array:
+    """PP (B, B) by query and key bucket over all pairs of keys; NaN where undefined.
+
+    `by_bucket` has the keys (n, d) of each bucket, document after document, and how many each document has.
+    """
     buckets = len(line.mu)
     total, pairs = np.zeros((buckets, buckets)), np.zeros(buckets)
     for c, (keys, sizes) in enumerate(by_bucket):
@@ -189,7 +168,7 @@ def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Pla
         cells = np.where(pairs > 0, total / pairs, np.nan)
     cells[np.triu_indices(buckets)] = np.nan  # a query sees only earlier buckets
     cells[np.isnan(line.mu).any(axis=1)] = np.nan
-    return Plasticity(cells)
+    return cells
 
 
 def _mean(values: Array) -> float:
@@ -198,10 +177,10 @@ def _mean(values: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The kept keys of all units: vectors (D, B, m, K, d), and for each document its group, pairs, tokens (D, B).
+class SampledKeys:
+    """The sampled keys of all units: vectors (D, B, m, K, d), and for each document its group, pairs, tokens (D, B).
 
-    `share` (D,) is the share of its group's documents that are kept.
+    `share` (D,) is the share of its group's documents that are sampled.
     """
 
     vectors: NDArray[np.float32]
@@ -210,37 +189,38 @@ class Kept:
     tokens: Array
     share: Array
 
-    @classmethod
-    def of(cls, units: Sequence[Unit], width: int) -> Kept:
-        samples = [_sample(unit, width) for unit in units]
-        share = [len(s.lengths) / unit.documents for s, unit in zip(samples, units, strict=True)]
-        counts = [len(sample.lengths) for sample in samples]
-        return cls(
-            np.concatenate([sample.vectors for sample in samples]),
-            np.repeat(np.arange(len(units)), counts),
-            np.concatenate([sample.pairs() for sample in samples]),
-            np.concatenate([sample.tokens() for sample in samples]).astype(np.float64),
-            np.repeat(share, counts),
-        )
+
+@lru_cache(maxsize=1)
+def _sampled_keys(cell: Cell) -> SampledKeys:
+    samples = [_sample(unit, cell.width) for unit in cell.units]
+    share = [len(s.lengths) / unit.documents for s, unit in zip(samples, cell.units, strict=True)]
+    counts = [len(sample.lengths) for sample in samples]
+    return SampledKeys(
+        np.concatenate([sample.vectors for sample in samples]),
+        np.repeat(np.arange(len(cell.units)), counts),
+        np.concatenate([sample.pairs() for sample in samples]),
+        np.concatenate([sample.tokens() for sample in samples]).astype(np.float64),
+        np.repeat(share, counts),
+    )
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Plasticity of each head in every sample, its cells and sampling error over all documents."""
-    kept = _kept(block.cell)
-    places = _bucket_places(block.cell.units, block.width, block.samples)
-    buckets, count = kept.vectors.shape[1], len(block)
+    sampled = _sampled_keys(block.cell)
+    positions = _bucket_positions(block.cell.units, block.width, block.samples)
+    buckets, count = sampled.vectors.shape[1], len(block)
     values = np.full((block.samples, len(NAMES), count), np.nan)
     cells, error = np.full((count, buckets, buckets), np.nan), np.full(count, np.nan)
     for row in range(count):
         key = row * len(block.rows.keys) // count
-        mine = kept.vectors[:, :, :, block.rows.keys[key]].astype(np.float64)  # (D, B, m, d)
+        mine = sampled.vectors[:, :, :, block.rows.keys[key]].astype(np.float64)  # (D, B, m, d)
         for s, (q, k) in enumerate(block.moments):
             if q.bad[row] or k.bad[key] or q.n[row] < 2 or q.T[row] <= 0:
                 continue
-            line = _line(q, row, k.mean_x[key], places[s])
-            there = np.flatnonzero(kept.group != s - 1)
-            found = _Head.of(line, mine[there], kept, there)
-            values[s, :, row] = Plasticity(found.cells()).numbers
+            line = _line(q, row, k.mean_x[key], positions[s])
+            there = np.flatnonzero(sampled.group != s - 1)
+            found = _Head.of(line, mine[there], sampled, there)
+            values[s, :, row] = means_of_cells(found.cells())
             if s == 0:
                 cells[row], error[row] = found.cells(), found.sampling_error()
     names = (variable.name for variable in GROUP.variables)
@@ -269,42 +249,37 @@ GROUP = MeasureGroup(
 )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _kept(cell: Cell) -> Kept:
-    return Kept.of(cell.units, cell.width)
-
-
 @dataclass(frozen=True)
 class _Head:
     """One head's openness: PP (N, D, pairs) of the N cells, of key bucket `key` (N,) and a later `query` bucket.
 
-    weights, kept, tokens, known (D, B) of documents and key buckets · share (D,)
+    weights, count (sampled keys), tokens, known (D, B) of documents and key buckets · share (D,)
     """
 
     pp: Array
     key: NDArray[np.int64]
     query: NDArray[np.int64]
     weights: Array
-    kept: Array
+    count: Array
     tokens: Array
     share: Array
     known: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, line: QueryLine, mine: Array, kept: Kept, there: NDArray[np.int64]) -> _Head:
+    def of(cls, line: QueryLine, mine: Array, sampled: SampledKeys, there: NDArray[np.int64]) -> _Head:
         key, query = np.triu_indices(mine.shape[1], 1)
         pp = openness_of_cells(line, mine, key, query)
         known = np.zeros(mine.shape[:2], dtype=bool)
         cell, document = np.nonzero(np.isfinite(pp).any(axis=2))
         known[document, key[cell]] = True
-        weights = np.where(known, kept.pairs[there] / kept.share[there, None], 0.0)
+        weights = np.where(known, sampled.pairs[there] / sampled.share[there, None], 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = weights / weights.sum(axis=0)
         count = np.isfinite(mine[..., 0]).sum(axis=2).astype(np.float64)
-        return cls(pp, key, query, weights, count, kept.tokens[there], kept.share[there], known)
+        return cls(pp, key, query, weights, count, sampled.tokens[there], sampled.share[there], known)
 
     def cells(self) -> Array:
-        """(B, B) by query and key bucket; NaN where no document has a pair or no query stands."""
+        """(B, B) by query and key bucket; NaN where no document has a pair or no query."""
         found = np.full((self.known.shape[1],) * 2, np.nan)
         known = self.known[:, self.key].T  # (N, D)
         mean = np.where(known, self.weights[:, self.key].T * _row_means(self.pp), 0.0).sum(axis=1)
@@ -312,7 +287,7 @@ class _Head:
         return found
 
     def sampling_error(self) -> float:
-        """The standard error of the head's value that comes from keeping some keys of some documents."""
+        """The standard error of the head's value that comes from sampling some keys of some documents."""
         cells = max(1, int(np.isfinite(self.cells()).sum()))
         variance, added = 0.0, np.zeros(len(self.weights))
         for c in np.unique(self.key):
@@ -323,7 +298,7 @@ class _Head:
             kernel = np.where(
                 np.isfinite(pp).any(axis=0), np.nansum(pp, axis=0) / cells, np.nan
             )  # (D, pairs)
-            weight, m, n = self.weights[here, c], self.kept[here, c], self.tokens[here, c]
+            weight, m, n = self.weights[here, c], self.count[here, c], self.tokens[here, c]
             own = _row_means(kernel)
             variance += float(weight**2 @ (np.maximum(1 - m / n, 0.0) * _key_variance(kernel, own, m)))
             added[here] += weight * (own - weight @ own)
@@ -344,18 +319,18 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
     )  # (D, slots): any with the key, pairs without it
     with np.errstate(invalid="ignore", divide="ignore"):
         without = np.where(known, kernel, 0.0) @ ~has.T / left
-    # Two kept keys make one pair: without either there is none, and all of its spread is unknown.
+    # Two sampled keys make one pair: without either there is none, and all of its spread is unknown.
     spread = np.where(present & (left > 0), (without - mean[:, None]) ** 2, 0.0).sum(axis=1)
     return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
 
 
-def _line(q: Moments, row: int, key_mean: Array, places: Array) -> QueryLine:
+def _line(q: Moments, row: int, key_mean: Array, positions: Array) -> QueryLine:
     """Uses the mean of all keys as the mean of the buckets' means; they are equal if documents fill the window."""
     sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
-    return query_line(*sums, places, key_mean[None])
+    return query_line(*sums, positions, key_mean[None])
 
 
-def _bucket_places(units: Sequence[Unit], width: int, samples: int) -> list[Array]:
+def _bucket_positions(units: Sequence[Unit], width: int, samples: int) -> list[Array]:
     """Mean position of the tokens of each bucket, over all units and without each; NaN in an empty one."""
     counts = np.stack([unit.counts(width) for unit in units])
     bucket = np.arange(width) // bucket_size(width)

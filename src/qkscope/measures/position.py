@@ -104,8 +104,8 @@ def bin_phases(rotation: Rotation, weight: Array, edges: NDArray[np.int64]) -> P
     return np.asarray(found * np.exp(1j * edges[:-1, None] * rotation.frequency))
 
 
-def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: Array, v: Pairs) -> Array:
-    """v.m_g(t) of each group at `places`, whose `waves` are (S, 2P + 1). (G, H, S)
+def projected_paths(means: Pairs, edges: NDArray[np.int64], grid: Grid, wave: Array, v: Pairs) -> Array:
+    """v.m_g(t) of each group at `grid`, whose `waves` are (S, 2P + 1). (G, H, S)
 
     `means` (G, K) by bin (B,) with `edges`, v (H,).
     """
@@ -113,27 +113,27 @@ def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: 
     axes = v.by_key(keys).at((slice(None), slice(None), None))
     parts = terms(axes, means.at((slice(None), slice(None), None)))  # (G, K, H / K, B, 2P + 1)
     parts = parts.reshape(groups * len(v.still), *parts.shape[-2:])
-    starts = np.append(np.searchsorted(places.t, edges[:-1]), len(places.t))
-    found = np.empty((len(parts), len(places.t)), dtype=parts.dtype)
+    starts = np.append(np.searchsorted(grid.t, edges[:-1]), len(grid.t))
+    found = np.empty((len(parts), len(grid.t)), dtype=parts.dtype)
     for b, (i, j) in enumerate(pairwise(starts)):
         np.matmul(parts[:, b], wave[i:j].T, out=found[:, i:j])
-    return found.reshape(groups, -1, len(places.t))
+    return found.reshape(groups, -1, len(grid.t))
 
 
 def eta_squared(
-    n: NDArray[np.int64], edges: NDArray[np.int64], places: Grid, projected: Array, parts: Mapping[int, Along]
+    n: NDArray[np.int64], edges: NDArray[np.int64], grid: Grid, projected: Array, parts: Mapping[int, Along]
 ) -> list[Array]:
     """The share of the projection's variance that is a function of position, at least 0: (H,) for each of `parts`.
 
     n (G, B) tokens of each group by bin with `edges`, none where a group is left out; `projected` (G, H, S) the groups'
-    `projected_paths` at `places`. A part has the positions from one on, which begins a bin, and the moments there.
+    `projected_paths` at `grid`. A part has the positions from one on, which begins a bin, and the moments there.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
     than two groups reach counts as if position explained nothing there; with fewer than two groups there is no answer.
     """
-    bins = np.searchsorted(edges, places.t, side="right") - 1
+    bins = np.searchsorted(edges, grid.t, side="right") - 1
     weight = n.astype(projected.dtype)[:, bins]  # (G, S)
     pairs = weight.sum(axis=0) ** 2 - (weight**2).sum(axis=0)
-    tokens = np.where(pairs > 0, places.tokens, 0.0)
+    tokens = np.where(pairs > 0, grid.tokens, 0.0)
     a = projected * weight[:, None]
     products = a.sum(axis=0) ** 2 - np.einsum("ghs,ghs->hs", a, a)
     weighted = tokens / np.where(pairs > 0, pairs, 1.0)
@@ -142,7 +142,7 @@ def eta_squared(
     binned, weight = np.add.reduceat(a, firsts, axis=2), weight[:, firsts]
     found = []
     for start, along in parts.items():
-        s = int(np.searchsorted(places.t, start))
+        s = int(np.searchsorted(grid.t, start))
         b, total = int(np.searchsorted(firsts, s)), tokens[s:].sum()
         squares = products[:, s:] @ weighted[s:]
         square_of_mean = _other_groups(binned[:, :, b:], weight[:, b:]) / (total or np.nan)
@@ -187,18 +187,18 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Position beyond r, of all tokens and of those from position 4 on."""
     found: dict[str, list[Array]] = {}
     for sums in block.sums:
-        v = Pairs.of(sums.rotation, sums.v.astype(sums.table.wave.dtype))
+        v = Pairs.of(sums.table.rotation, sums.v.astype(sums.table.wave.dtype))
         for name, kind in (("q", sums.q), ("k", sums.k)):
-            projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.places, sums.table.wave, v)
+            projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.grid, sums.table.wave, v)
             parts = dict(zip((0, SINK), sums.along[name], strict=True))
-            squares = eta_squared(kind.n, sums.at.edges, sums.at.places, projected, parts)
+            squares = eta_squared(kind.n, sums.at.edges, sums.at.grid, projected, parts)
             for (start, along), square, phase in zip(parts.items(), squares, sums.table.phase, strict=True):
                 end = "_from4" if start else ""
                 path = kind.path.window(block.width, start)
-                constant = constant_part(path, sums.rotation, phase, along)
+                constant = constant_part(path, sums.table.rotation, phase, along)
                 values = {
                     f"eta_{name}{end}": np.sqrt(square),
-                    f"r_{name}_const{end}": constant if sums.known else np.full(len(block), np.nan),
+                    f"r_{name}_const{end}": constant if sums.table.known else np.full(len(block), np.nan),
                     f"R_{name}{end}": linear_reading(along.sums),
                 }
                 if start:  # of all tokens, `pca` declares it
@@ -212,18 +212,9 @@ def _variables() -> tuple[Variable, ...]:
     found = []
     for end, where in (("", ""), ("_from4", ", without the first four tokens")):
         for kind, who in (("q", "queries"), ("k", "keys")):
-            if end:
-                found.append(
-                    Variable(
-                        f"r_{kind}_from4",
-                        f"r_{kind} from token 4",
-                        "",
-                        f"correlation of {who} with position along PC0{where}",
-                        along_axis=True,
-                        detail=True,
-                    )
-                )
             found += [
+                Variable(f"r_{kind}_from4", f"r_{kind} from token 4", "",
+                         f"correlation of {who} with position along PC0{where}", along_axis=True, detail=True),
                 Variable(f"eta_{kind}{end}", f"eta_{kind}", "",
                          f"correlation ratio of {who} with position along PC0: any function of position{where}",
                          along_axis=True, detail=bool(end)),
@@ -232,7 +223,7 @@ def _variables() -> tuple[Variable, ...]:
                          along_axis=True, detail=bool(end)),
                 Variable(f"R_{kind}{end}", f"R_{kind}", "",
                          f"best linear readout of position from the whole vector of {who}{where}", detail=bool(end)),
-            ]  # fmt: skip
+            ][0 if end else 1 :]  # fmt: skip  # `pca` declares r of all tokens
     return tuple(found)
 
 

@@ -127,23 +127,16 @@ def variables() -> dict[str, Variable]:
 
 def chosen(requested: Sequence[str]) -> list[MeasureGroup]:
     """The groups that a study computes: all that are not optional, and the optional ones in `requested`."""
-    return [
-        g
-        for g in groups().values()
-        if (g.compute or g.compute_cell) and (not g.optional or g.name in requested)
-    ]
+    computed = [group for group in groups().values() if group.compute or group.compute_cell]
+    return [group for group in computed if not group.optional or group.name in requested]
 
 
 @cache
 def sums() -> dict[str, type[Sum]]:
     """All sums by name: those of this package, then those that measures declare."""
-    found: dict[str, type[Sum]] = {
-        kind.name: kind
-        for kind in (
-            *(MomentSum, PathSum, ScoreSum, AttentionSum, RepeatSum, LogitSum),
-            *(KeySum, LossSum, ExampleSum, FactSum),
-        )
-    }
+    own: tuple[type[Sum], ...] = (MomentSum, PathSum, ScoreSum, AttentionSum, RepeatSum, LogitSum)
+    own = (*own, KeySum, LossSum, ExampleSum, FactSum)
+    found = {kind.name: kind for kind in own}
     for group in groups().values():
         for kind in group.sums:
             if not _SUM_NAME.fullmatch(kind.name):
@@ -174,7 +167,7 @@ def sums_for(requested: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
 
 
 def optional_names() -> tuple[str, ...]:
-    """What `measures:` in a study may name."""
+    """The measures that `measures:` of a study may list."""
     return tuple(name for name, group in groups().items() if group.optional)
 
 

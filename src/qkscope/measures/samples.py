@@ -1,4 +1,8 @@
-"""What measures share of one sample of a cell: moments, paths and rotations of a block of heads, at its positions."""
+"""What measures share of one sample of a cell: moments, paths and rotations of a block of heads, at its positions.
+
+Every number is computed over all documents (sample 0) and again without each group of them; `jackknife` turns these
+left-out samples into a standard error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from numpy.typing import NDArray
 from qkscope.measures.anatomy import FIRST_QUERY, QUERIES, Anatomy, Layout, Staging, anatomy, path_about
 from qkscope.measures.distance import BinPairs, mean_waves, queries_beyond
 from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
-from qkscope.measures.waves import Grid, Pairs, as_left_out, grid, waves, whole_grid
+from qkscope.measures.waves import Grid, Pairs, as_left_out, sampled_grid, waves, whole_grid
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
@@ -21,7 +25,19 @@ from qkscope.sums.unit import Unit
 Array = NDArray[np.float64]
 
 # Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
-PLACES = 1024
+GRID_SIZE = 1024
+
+
+def jackknife(left_out: Array) -> Array:
+    """Delete-one-group standard error: sqrt((G-1)/G * sum_g (a_g - mean a)^2) over axis 0 of (G, ...).
+
+    NaN with fewer than two groups, or where a leave-one-out value is missing.
+    """
+    count = len(left_out)
+    if count < 2:
+        return np.full(left_out.shape[1:], np.nan)
+    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
+    return np.asarray(np.sqrt((count - 1) / count * spread))
 
 
 @dataclass(frozen=True)
@@ -37,12 +53,8 @@ class GroupPaths:
 
     @classmethod
     def of(cls, rotation: Rotation, late: Sequence[Moments], paths: Sequence[Path]) -> GroupPaths:
-        means = np.stack([path.filled.mean for path in paths])
-        return cls(
-            np.stack([sums.mean_x for sums in late]),
-            np.stack([path.n for path in paths]),
-            Pairs.of(rotation, means),
-        )
+        late_mean, n = np.stack([sums.mean_x for sums in late]), np.stack([path.n for path in paths])
+        return cls(late_mean, n, Pairs.of(rotation, np.stack([path.filled.mean for path in paths])))
 
 
 @dataclass(frozen=True)
@@ -73,14 +85,14 @@ class Kind:
 class Positions:
     """Where the tokens of one sample are; the same for every head.
 
-    counts (T,) tokens at each position · edges (B + 1,) of the paths' bins · places: positions that represent all
+    counts (T,) tokens at each position · edges (B + 1,) of the paths' bins · grid: positions that represent all
     lags: pairs of bins at each distance; `counted`: pairs of tokens there
     between (G,) weights that turn the scatter of groups' means into the covariance of documents' means
     """
 
     counts: Array
     edges: NDArray[np.int64]
-    places: Grid
+    grid: Grid
     lags: BinPairs
     counted: list[Array]
     between: Array
@@ -88,8 +100,8 @@ class Positions:
     @classmethod
     def of(cls, groups: Sequence[Unit], width: int, lags: BinPairs, edges: NDArray[np.int64]) -> Positions:
         counts = np.sum([unit.counts(width) for unit in groups], axis=0)
-        places = whole_grid(counts, PLACES)
-        return cls(counts, edges, places, lags, lags.counted(counts), _between(groups, width))
+        grid = whole_grid(counts, GRID_SIZE)
+        return cls(counts, edges, grid, lags, lags.counted(counts), _between(groups, width))
 
     @property
     def scored(self) -> bool:
@@ -98,20 +110,12 @@ class Positions:
 
     def layout(self, rotation: Rotation) -> Layout:
         """The positions at which scores are evaluated: bins, where nothing rotates within them."""
-        return self._sampled if len(rotation.pairs) else self._binned
-
-    @cached_property
-    def _sampled(self) -> Layout:
-        return Layout.of(self.counts)
-
-    @cached_property
-    def _binned(self) -> Layout:
-        return Layout.of(self.counts, self.edges)
+        return Layout.of(self.counts, None if len(rotation.pairs) else self.edges)
 
     @cached_property
     def beyond(self) -> Array:
         """`queries_beyond` of the queries of both layouts. (D, 1 + I)"""
-        return queries_beyond(self.lags.lags, self.counts, grid(self.counts, FIRST_QUERY, QUERIES))
+        return queries_beyond(self.lags.lags, self.counts, sampled_grid(self.counts, FIRST_QUERY, QUERIES))
 
     def since(self, start: int) -> Array:
         """The counts with 0 before `start`. (T,)"""
@@ -134,14 +138,17 @@ def _between(groups: Sequence[Unit], width: int) -> Array:
 
 
 @dataclass(frozen=True)
-class SampleTable:
-    """A rotation at the positions of one sample.
+class RotationTable:
+    """A rotation at the positions of one sample, evaluated once for all heads.
 
+    known: False where no rotation was found, and `rotation` turns nothing
     phase (2, P) `phases` of positions about their mean: of all tokens, and from position 4 on
     by_bin (B, P) `bin_phases` of the tokens by the paths' bins
-    wave `waves` at the places, lags `mean_waves` at the distances · stage: None where no query has two keys
+    wave `waves` at the grid, lags `mean_waves` at the distances · stage: None where no query has two keys
     """
 
+    rotation: Rotation
+    known: bool
     phase: Phase
     by_bin: Phase
     wave: Array
@@ -149,29 +156,23 @@ class SampleTable:
     stage: Staging | None
 
 
-@dataclass(frozen=True)
-class RotationTable:
-    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found."""
-
-    rotation: Rotation
-    known: bool
-    samples: Sequence[SampleTable]
-
-    @classmethod
-    def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> RotationTable:
-        turning, first = rotation or Rotation.none(dim), samples[0]
-        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
-        phase = phases(turning, weights)
-        by_bin = bin_phases(turning, np.stack([at.counts for at in samples]), first.edges)
-        wave, lags = waves(turning, first.places.t), mean_waves(turning, first.lags.lags)
-        stage = Staging.of(turning, first.layout(turning), first.edges) if first.scored else None
-        tables = [SampleTable(phase[0], by_bin[0], wave, lags, stage)]
-        wave, lags, stage = as_left_out(turning, (wave, lags, stage))
-        for i, at in enumerate(samples[1:], 1):
-            layout = as_left_out(turning, at.layout(turning)) if at.scored else None
-            here = replace(stage, layout=layout) if stage and layout else None
-            tables.append(SampleTable(phase[i], by_bin[i], wave, lags, here))
-        return cls(turning, rotation is not None, tables)
+def rotation_tables(found: Rotation | None, dim: int, samples: Sequence[Positions]) -> list[RotationTable]:
+    """The table of each sample; `found` is None where no rotation was found."""
+    rotation, first = found or Rotation.none(dim), samples[0]
+    weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+    phase = phases(rotation, weights)
+    by_bin = bin_phases(rotation, np.stack([at.counts for at in samples]), first.edges)
+    wave, lags = waves(rotation, first.grid.t), mean_waves(rotation, first.lags.lags)
+    stage = Staging.of(rotation, first.layout(rotation), first.edges) if first.scored else None
+    known = found is not None
+    tables = [RotationTable(rotation, known, phase[0], by_bin[0], wave, lags, stage)]
+    wave, lags, stage = as_left_out(rotation, (wave, lags, stage))
+    for i, at in enumerate(samples[1:], 1):
+        here = None
+        if stage and at.scored:
+            here = replace(stage, layout=as_left_out(rotation, at.layout(rotation)))
+        tables.append(RotationTable(rotation, known, phase[i], by_bin[i], wave, lags, here))
+    return tables
 
 
 @dataclass(frozen=True)
@@ -188,22 +189,18 @@ class SampleSums:
     v: Array
     scale: Array
     at: Positions
-    rotation: Rotation
-    known: bool
-    table: SampleTable
+    table: RotationTable
 
     @cached_property
     def along(self) -> dict[str, tuple[Along, Along]]:
         """Moments of queries and of keys along v: of all tokens, and of those from position 4 on."""
-        return {
-            name: (Along(kind.every, self.v), Along(kind.late, self.v))
-            for name, kind in (("q", self.q), ("k", self.k))
-        }
+        q, k = ((Along(kind.every, self.v), Along(kind.late, self.v)) for kind in (self.q, self.k))
+        return {"q": q, "k": k}
 
     @cached_property
     def key_path(self) -> Path:
         """The path of keys about their mean over tokens from position 4 on: scores compare keys with each other."""
-        return path_about(self.k.path, self.k.late.mean_x, self.rotation, self.table.by_bin)
+        return path_about(self.k.path, self.k.late.mean_x, self.table.rotation, self.table.by_bin)
 
     @cached_property
     def anatomy(self) -> Anatomy | None:

@@ -53,10 +53,10 @@ def by_pair(values: Array, rotation: Rotation) -> Array:
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Energy and signal by pair. The first entry (pair -1) is all that does not rotate, NaN where everything does."""
-    rotation, count = block.table.rotation, len(block)
+    rotation, count = block.tables[0].rotation, len(block)
     shape = (block.samples, count, len(rotation.pairs) + 1)
     wavelength = np.broadcast_to(np.roll(wavelengths(rotation), 1), shape[1:])
-    if not block.table.known:
+    if not block.tables[0].known:
         empty = np.full(shape, np.nan)
         names = ("energy_q", "energy_k", "signal_q", "signal_k")
         return {"wavelength": np.full(shape[1:], np.nan), **dict.fromkeys(names, empty)}

@@ -40,8 +40,8 @@ def in_single(x: Any) -> Any:
     if isinstance(x, np.ndarray) and x.dtype.char in "dD":
         return x.astype({"d": np.float32, "D": np.complex64}[x.dtype.char])
     if isinstance(x, tuple):
-        made = [in_single(each) for each in x]
-        return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
+        parts = [in_single(each) for each in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     if is_dataclass(x) and not isinstance(x, (type, Rotation)):
         return replace(x, **{f.name: in_single(getattr(x, f.name)) for f in fields(x)})
     return x
@@ -99,6 +99,12 @@ class Grid:
     edges: NDArray[np.int64]
     tokens: Array
 
+    @classmethod
+    def of(cls, counts: Array, t: NDArray[np.int64], edges: NDArray[np.int64]) -> Grid:
+        """counts (T,) are the tokens at each position."""
+        below = np.concatenate([[0.0], np.cumsum(counts)])
+        return cls(t, edges, below[edges[1:]] - below[edges[:-1]])
+
     @property
     def width(self) -> NDArray[np.int64]:
         """How many positions each represents. (S,)"""
@@ -109,34 +115,26 @@ class Grid:
         """Every position represents itself alone."""
         return bool((self.width == 1).all())
 
-    def since(self, start: int) -> Grid:
-        """Only the strata from position `start` on, which must be an edge or past the end."""
-        first = int(np.searchsorted(self.edges[:-1], start))
-        return Grid(self.t[first:], self.edges[first:], self.tokens[first:])
-
 
 def whole_grid(counts: Array, most: int) -> Grid:
     """The first four positions, each for itself, and at most `most` of the others."""
     early = np.arange(min(SINK, len(counts)))
     if len(counts) <= SINK:
         return Grid(early, np.arange(len(counts) + 1), counts)
-    late = grid(counts, SINK, most)
+    late = sampled_grid(counts, SINK, most)
     tokens = np.concatenate([counts[early], late.tokens])
     return Grid(np.concatenate([early, late.t]), np.concatenate([early, late.edges]), tokens)
 
 
-def grid(counts: Array, start: int, most: int) -> Grid:
+def sampled_grid(counts: Array, start: int, most: int) -> Grid:
     """At most `most` of the positions from `start` on; counts (T,) are the tokens at each position."""
     strata = max(1, min(most, len(counts) - start))
     edges = np.linspace(start, len(counts), strata + 1).astype(np.int64)
     share = (np.arange(strata) * GOLDEN) % 1.0
-    t = edges[:-1] + (share * np.diff(edges)).astype(np.int64)
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    return Grid(t, edges, below[edges[1:]] - below[edges[:-1]])
+    return Grid.of(counts, edges[:-1] + (share * np.diff(edges)).astype(np.int64), edges)
 
 
 def binned_grid(counts: Array, start: int, edges: NDArray[np.int64]) -> Grid:
     """One position for each bin from `start` on, which must be an edge."""
     edges = edges[edges >= start]
-    below = np.concatenate([[0.0], np.cumsum(counts)])
-    return Grid(edges[:-1], edges, below[edges[1:]] - below[edges[:-1]])
+    return Grid.of(counts, edges[:-1], edges)

@@ -32,7 +32,7 @@ from qkscope.report.rotary import rotary
 from qkscope.report.text_view import examples
 from qkscope.results.aggregate import jackknife, ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
-from qkscope.stats.steps import interacts
+from qkscope.stats.attribution import interacts
 from qkscope.words import capital
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife as over_groups
+from qkscope.measures.samples import jackknife as over_groups
 from qkscope.results.taxonomy import (
     CLASSES,
     POLARITIES,
@@ -213,11 +213,11 @@ def means(
     order: Sequence[str],
     names: Sequence[str],
     by: str = "",
-    places: Sequence[Any] = (),
+    at: Sequence[Any] = (),
     population: str = "all",
     of: str = "r_q",
 ) -> pd.DataFrame:
-    """Mean, sd and se of measures over the heads that have `of`; at each of `places` of the coordinate `by`.
+    """Mean, sd and se of measures over the heads that have `of`, for each value in `at` of the coordinate `by`.
 
     Columns: model, `by` if given, heads, then mean_, sd_ and se_ of each name; NaN where there is no head.
     """
@@ -226,15 +226,14 @@ def means(
     data = ordered(data, order)
     here = present(data, population) & finite(values(data, of).isel(sample=0, drop=True))
     arrays = {name: values(data, name).load() for name in names}
-    where = _coordinate(data, by) if by else None
-    frames = []
-    for place in places if by else [None]:
-        some = here if where is None else here & (where == place)
-        columns: dict[str, Any] = {
-            "model": data["checkpoint"].to_numpy(),
-            by: place,
-            "heads": some.sum("head"),
-        }
+    models, frames = data["checkpoint"].to_numpy(), []
+    if by == "depth_bin":
+        data = data.assign(
+            depth_bin=data["depth"].copy(data=depth_bin(data["depth"].fillna(-1.0).to_numpy()))
+        )
+    for value in at if by else [None]:
+        some = here & (data[by] == value) if by else here
+        columns: dict[str, Any] = {"model": models, by: value, "heads": some.sum("head")}
         for name, array in arrays.items():
             found = over_heads(array, some)
             columns[f"mean_{name}"] = found.isel(sample=0)
@@ -244,14 +243,8 @@ def means(
     kept = ["model", *([by] if by else []), "heads"]
     kept += [f"{what}_{name}" for name in names for what in ("mean", "sd", "se")]
     table = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=kept)
-    at = {model: i for i, model in enumerate(data["checkpoint"].to_numpy().tolist())}
-    return table.sort_values("model", key=lambda m: m.map(at), kind="stable", ignore_index=True)[kept]
-
-
-def _coordinate(data: xr.Dataset, by: str) -> xr.DataArray:
-    if by != "depth_bin":
-        return data[by]
-    return data["depth"].copy(data=depth_bin(data["depth"].fillna(-1.0).to_numpy()))
+    row = {model: i for i, model in enumerate(models.tolist())}
+    return table.sort_values("model", key=lambda m: m.map(row), kind="stable", ignore_index=True)[kept]
 
 
 def position_signal(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
@@ -349,9 +342,8 @@ def polarity_shares(
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
     data = ordered(data, order)
     both = (values(data, "r_q") + values(data, "r_k")).notnull().to_numpy()
-    labels = np.where(
-        both, polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low), UNMEASURED
-    )
+    signs = polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low)
+    labels = np.where(both, signs, UNMEASURED)
     here = present(data, population).to_numpy()
     table = _shares(data, "polarity", POLARITIES, labels, here, np.full(here.shape, np.nan))
     return table.drop(columns="borderline")
@@ -368,8 +360,8 @@ def depth_cells(
 
     Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
     """
-    places = range(DEPTH_BINS) if by == "depth_bin" else sorted(set(data["layer"].to_numpy().tolist()))
-    found = means(data, order, (value,), by, list(places), population)
+    at = range(DEPTH_BINS) if by == "depth_bin" else sorted(set(data["layer"].to_numpy().tolist()))
+    found = means(data, order, (value,), by, at, population)
     found.columns = found.columns.str.removesuffix(f"_{value}")
     return found[["model", by, "mean", "se", "heads"]]
 
@@ -411,7 +403,7 @@ def _above_null(data: xr.Dataset) -> list[Array]:
     return found
 
 
-def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | None = None) -> pd.DataFrame:
+def carried_by(data: xr.Dataset, kind: str, by: str = "") -> pd.DataFrame:
     """How much of the position signal each wavelength carries: |part of r| over its sum, by heads weighted with |r|.
 
     The weights keep heads with r near 0, whose parts are noise, from counting as much as others. Columns: model,
@@ -420,7 +412,6 @@ def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | 
     import pandas as pd
 
     signal = data[f"signal_{kind}"].sel(pair=slice(0, None))
-    signal = signal if where is None else signal.where(where)
     checkpoint, head, pair = np.nonzero(np.isfinite(signal.to_numpy()))
     size = np.abs(signal.to_numpy())
     whole, weight = np.nansum(size, axis=2), np.abs(np.nansum(signal.to_numpy(), axis=2))
@@ -432,9 +423,8 @@ def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | 
         | {"wavelength": data["wavelength"].sel(pair=slice(0, None)).to_numpy()[checkpoint, head, pair]}
         | {"part": part[checkpoint, head, pair], "weight": weight[checkpoint, head]}
     )
-    sums = rows.groupby(["model", "window", *([by] if by else []), "wavelength"], sort=False)[
-        ["part", "weight"]
-    ].sum()
+    keys = ["model", "window", *([by] if by else []), "wavelength"]
+    sums = rows.groupby(keys, sort=False)[["part", "weight"]].sum()
     share = sums["part"] / sums["weight"].where(sums["weight"] > 0)
     return share.rename("share").reset_index()
 
@@ -448,9 +438,8 @@ def score_by_distance(data: xr.Dataset, model: str, where: xr.DataArray) -> pd.D
     import pandas as pd
 
     here = where.sel(checkpoint=model) if "checkpoint" in where.dims else where
-    score, se = (
-        data[name].sel(checkpoint=model).where(here) for name in ("distance_score", "distance_score_se")
-    )
+    names = ("distance_score", "distance_score_se")
+    score, se = (data[name].sel(checkpoint=model).where(here) for name in names)
     table = {"distance": data["distance"].to_numpy(), "score": score.mean("head").to_numpy()}
     found = pd.DataFrame(table | {"se": se.where(score.notnull()).mean("head").to_numpy()})
     return found.dropna(subset=["score"]).reset_index(drop=True)

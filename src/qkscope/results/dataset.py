@@ -50,7 +50,7 @@ ARRAY_BYTES = 1 << 31
 Count = Annotated[int, Field(ge=0, le=LONGEST)]
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 # Dimensions with fixed coordinates.
-_KNOWN_PLACES = {"distance": distances, "position_bin": position_bins, "distance_bin": distance_bins}
+_FIXED = {"distance": distances, "position_bin": position_bins, "distance_bin": distance_bins}
 _AGAIN = "run the study again to rewrite it"
 
 
@@ -181,9 +181,8 @@ def _gathered(
     row = {head: i for i, head in enumerate(labels.heads)}
     sampled = variable.sampled and not variable.dims
     shape = labels.shape(variable)
-    for name in (
-        (variable.name, f"{variable.name}_se") if variable.sampled and variable.dims else (variable.name,)
-    ):
+    names = [variable.name, *([f"{variable.name}_se"] if variable.sampled and variable.dims else [])]
+    for name in names:
         whole = np.full((shape[0], labels.samples, *shape[1:]) if sampled else shape, np.nan)
         for i, cell in enumerate(cells):
             if name not in cell.arrays:
@@ -315,8 +314,8 @@ def _check_labels(labels: Labels) -> None:
             raise ValueError(f"a checkpoint with two {which} cells")
     if len(set(labels.heads)) < len(labels.heads):
         raise ValueError("duplicate head (layer, number)")
-    for name, places in _KNOWN_PLACES.items():
-        if (length := labels.lengths.get(name, 0)) > (most := len(places(2**40))):
+    for name, coordinates in _FIXED.items():
+        if (length := labels.lengths.get(name, 0)) > (most := len(coordinates(2**40))):
             raise ValueError(f"dimension {name} of length {length:,}, expected at most {most:,}")
     for variable in labels.variables:
         if not variable.name.isidentifier():
@@ -343,15 +342,15 @@ def _as_xarray(labels: Labels, read: Callable[[str, tuple[int, ...]], Any]) -> x
     return xr.Dataset(found, coords=_coords(labels))
 
 
-def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
-    """An array for xarray that is read from its file when its values are first used, and then kept."""
+def _lazy(read: Callable[[str], Array], name: str, shape: tuple[int, ...]) -> Any:
+    """An array for xarray that is read from its file when its values are first used, and then cached."""
     from xarray.core import indexing
 
     lazy = indexing.LazilyIndexedArray(_on_disk(read, name, shape))
     return indexing.MemoryCachedArray(lazy)  # type: ignore[no-untyped-call]
 
 
-def _on_disk(read: Any, name: str, shape: tuple[int, ...]) -> Any:
+def _on_disk(read: Callable[[str], Array], name: str, shape: tuple[int, ...]) -> Any:
     from xarray.backends import BackendArray
     from xarray.core import indexing
 
@@ -371,20 +370,17 @@ def _on_disk(read: Any, name: str, shape: tuple[int, ...]) -> Any:
 
 def _coords(labels: Labels) -> dict[str, Any]:
     kinds = {"window": np.int64, "groups": np.int64, "own": bool, "matched": bool}
-    coords: dict[str, Any] = {
-        name: (
-            "cell",
-            np.array([getattr(cell, name) for cell in labels.cells], dtype=kinds.get(name, object)),
-        )
-        for name in CellInfo.__dataclass_fields__
-    }
+    coords: dict[str, Any] = {}
+    for name in CellInfo.__dataclass_fields__:
+        column = [getattr(cell, name) for cell in labels.cells]
+        coords[name] = ("cell", np.array(column, dtype=kinds.get(name, object)))
     layer, number = np.array(labels.heads, dtype=np.int64).reshape(-1, 2).T
     coords |= {"layer": ("head", layer), "number": ("head", number)}
     coords["head"] = [f"L{a}H{b}" for a, b in labels.heads]
     coords["sample"] = np.arange(labels.samples)
     for name, length in labels.lengths.items():
         coords[name] = np.arange(length) - (name == "pair")  # pair -1 is what does not rotate
-    for name, places in _KNOWN_PLACES.items():
+    for name, coordinates in _FIXED.items():
         if name in coords:
-            coords[name] = places(2**40)[: labels.lengths[name]]
+            coords[name] = coordinates(2**40)[: labels.lengths[name]]
     return coords

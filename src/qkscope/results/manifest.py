@@ -1,6 +1,6 @@
 """manifest.json: what a results folder holds, and the files that make one set, with their sizes and digests.
 
-    holds       whose the folder is (`owner.py`), written before anything else
+    holds       which study or command the folder belongs to (`owner.py`), written before anything else
     tables      what was measured; all of one set
     drawn       summary, figures and report, each with a digest of the tables that it was drawn from
     former      tables of the set before, which are removed once the new set is in place
@@ -163,7 +163,7 @@ def _first_problem(
 
 
 def begin(folder: Path, holds: Mapping[str, Any]) -> None:
-    """Record whose folder this is. What a manifest says of finished tables stays."""
+    """Record which study or command the folder belongs to. What a manifest says of finished tables stays."""
     if readable_manifest(folder) is None:
         _write(folder, Manifest(holds=holds))
 
@@ -211,12 +211,9 @@ def replacing_drawn(
             _move(staged, folder, new, require)
             return
         new = {name: entry._replace(drawn_from=old.tables_digest) for name, entry in new.items()}
-        gone = {
-            name: entry
-            for name, entry in old.drawn.items()
-            if name.partition("/")[0] in parts and name not in new
-        }
-        kept = {name: entry for name, entry in old.drawn.items() if name not in gone}
+        replaced = {name for name in old.drawn if name.partition("/")[0] in parts and name not in new}
+        gone = {name: entry for name, entry in old.drawn.items() if name in replaced}
+        kept = {name: entry for name, entry in old.drawn.items() if name not in replaced}
         # What is to go stays named until it is gone, and what is new is named before it is there.
         _write(folder, replace(old, drawn={**old.drawn, **new}))
         _move(staged, folder, new, require)

@@ -221,11 +221,9 @@ def _differences(
         if name in gone:
             yield f"{name} was measured before but cannot be measured now: {unread[name]}"
     yield from _changed_parts(before, now)
-    for what, there, asked in (
-        ("windows", before.windows, now.windows),
-        ("measures", before.measures, now.measures),
-    ):
-        if missing := [str(each) for each in there if each not in asked]:
+    for what in ("windows", "measures"):
+        wanted = getattr(now, what)
+        if missing := [str(each) for each in getattr(before, what) if each not in wanted]:
             yield f"{what} left out: {', '.join(missing)}"
     if now.components < before.components:
         yield f"{now.components} components instead of {before.components}"
@@ -287,11 +285,10 @@ def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
 
 def refuse_drawing_into_other(target: Path, folder: Path) -> None:
     """Raise if `target` is a figure or page of another results folder than the one that is drawn."""
-    place = target.resolve()
-    ours = (p for p in place.parents if manifest.readable_manifest(p) or _finished_study(p))
-    owner = next(ours, None)
-    if owner and owner != folder.resolve() and place.relative_to(owner).parts[0] in DRAWN:
+    path = target.resolve()
+    owners = (p for p in path.parents if manifest.readable_manifest(p) or _finished_study(p))
+    owner = next(owners, None)
+    if owner and owner != folder.resolve() and path.relative_to(owner).parts[0] in DRAWN:
         raise StoreError(
-            f"{target} belongs to the results in {owner}, not to those in {folder}; choose another place with "
-            "--out"
+            f"{target} belongs to the results in {owner}, not to those in {folder}; choose another path with --out"
         )

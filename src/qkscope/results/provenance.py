@@ -71,12 +71,12 @@ class Provenance(_Record):
 
 
 def read_provenance(record: Mapping[str, Any], where: object) -> Provenance:
-    """A record as a study.yaml has it; a damaged one is an error that names its place."""
+    """A record as a study.yaml has it; a damaged one is an error that names the field."""
     try:
         return Provenance.model_validate({key: value for key, value in record.items() if value is not None})
     except ValidationError as error:
         found = error.errors()[0]
-        place = ".".join(str(part) for part in found["loc"])
+        field = ".".join(str(part) for part in found["loc"])
         raise StudyError(
-            f"{where}: provenance: damaged ({place}: {found['msg']}); run the study again, or remove it"
+            f"{where}: provenance: damaged ({field}: {found['msg']}); run the study again, or remove it"
         ) from error

@@ -139,9 +139,11 @@ class Results:
     def _read(self, name: str, read: Callable[[Path, int], T], most: int) -> T | None:
         """A file of the same set as the tables, of at most `most` bytes; None if there is none."""
         path = self.folder / name
-        return read_set(
-            self.folder, lambda: read(path, most) if path.is_file() else None, [name], self.made_from
-        )
+
+        def load() -> T | None:
+            return read(path, most) if path.is_file() else None
+
+        return read_set(self.folder, load, [name], self.made_from)
 
     def beside_study(self, name: str) -> str:
         """`name`, or another where this is a bare table in the folder of a study, whose own file has that name."""
@@ -169,9 +171,8 @@ class Results:
                 f"{layers.max()} with heads {heads.min()} to {heads.max()}"
             )
         names = ("model", "label", "phase", "step")
-        checkpoints = pd.DataFrame(
-            [{name: getattr(s, name) for name in names} for s in self.timeline.measured]
-        )
+        rows_of = [[getattr(checkpoint, name) for name in names] for checkpoint in self.timeline.measured]
+        checkpoints = pd.DataFrame(rows_of, columns=list(names))
         checkpoints["step"] = checkpoints["step"].astype("Int64")
         return checkpoints.merge(rows, on="model", how="inner", validate="one_to_one")
 
@@ -181,7 +182,7 @@ class Results:
         """The `n` heads whose measure `by` changed most between two checkpoints, with the error of each change.
 
         Errors are over documents, paired: both checkpoints read the same ones. Where the two have different windows,
-        `matched` tells the model from the window.
+        `matched` separates the effect of training from that of the window.
         """
         import pandas as pd
 
@@ -245,20 +246,20 @@ class Results:
         return str(self)
 
 
-def load_results(place: Path | str) -> Results:
+def load_results(path: Path | str) -> Results:
     """Load a results folder or a single qk.csv."""
-    place = Path(place)
-    folder = place if place.is_dir() else place.parent
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
 
     def load() -> Results:
         manifest = read_manifest(folder)
-        return replace(_load(place), made_from=manifest.made_from if manifest else None)
+        return replace(_load(path), made_from=manifest.made_from if manifest else None)
 
-    return read_set(folder, load, None if place.is_dir() else [place.name])
+    return read_set(folder, load, None if path.is_dir() else [path.name])
 
 
 def as_results(run: Results | Path | str) -> Results:
-    """A run that is loaded already, or the one at a place."""
+    """A run that is loaded already, or the one at a path."""
     return run if isinstance(run, Results) else load_results(run)
 
 
@@ -297,12 +298,10 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
     )
     # Heads by layer and number, whose coordinates follow from the names that the runs were joined by.
     heads = np.array([name[1:].split("H") for name in data["head"].to_numpy()], dtype=np.int64).reshape(-1, 2)
-    coords = {
-        "layer": ("head", heads[:, 0]),
-        "number": ("head", heads[:, 1]),
-        "matched": data["matched"] & same,
-    }
-    data = data.assign_coords(coords).isel(head=np.lexsort(heads.T[::-1]))
+    coords = {"layer": ("head", heads[:, 0]), "number": ("head", heads[:, 1])}
+    data = data.assign_coords(coords | {"matched": data["matched"] & same}).isel(
+        head=np.lexsort(heads.T[::-1])
+    )
     timeline = Timeline("-".join(named), " and ".join(named), checkpoints, kind="models")
     return Results(
         folder=loaded[0].folder,
@@ -314,20 +313,19 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
 
 def _renamed(data: xr.Dataset, run: str) -> xr.Dataset:
     """The cells of a run under names that tell it from others."""
-    names = {
-        each: ("cell", np.array([name and f"{run}/{name}" for name in data[each].to_numpy()], dtype=object))
-        for each in ("checkpoint", "weights_of", "rotation_of")
-    }
-    return data.assign_coords(names)
+    for each in ("checkpoint", "weights_of", "rotation_of"):
+        names = [name and f"{run}/{name}" for name in data[each].to_numpy()]
+        data = data.assign_coords({each: ("cell", np.array(names, dtype=object))})
+    return data
 
 
-def _load(place: Path) -> Results:
-    if not place.is_dir():
-        return results_of(from_qk(read_qk(place)), place.parent, place.parent.name)
-    data = read_dataset(place / NAME) if (place / NAME).is_file() else None
-    if (place / "study.yaml").is_file():
-        return _of_study(place, data)
-    return results_of(from_qk(read_qk(place / "qk.csv")) if data is None else data, place, place.name)
+def _load(path: Path) -> Results:
+    if not path.is_dir():
+        return results_of(from_qk(read_qk(path)), path.parent, path.parent.name)
+    data = read_dataset(path / NAME) if (path / NAME).is_file() else None
+    if (path / "study.yaml").is_file():
+        return _of_study(path, data)
+    return results_of(from_qk(read_qk(path / "qk.csv")) if data is None else data, path, path.name)
 
 
 def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:

@@ -55,7 +55,7 @@ def has_roles(data: xr.Dataset) -> bool:
 
 
 def standings(data: xr.Dataset, role: Role) -> NDArray[np.int64]:
-    """Whether a head has a role: 1 clearly, -1 clearly not, 0 where errors do not tell. (checkpoint or cell, head)"""
+    """Whether a head has a role: 1 clearly, -1 clearly not, 0 within errors. (checkpoint or cell, head)"""
     score, se = data[role.variable].isel(sample=0).to_numpy(), error(data, role.variable).to_numpy()
     with np.errstate(invalid="ignore"):
         above, below = score - BEYOND * se > role.threshold, score + BEYOND * se < role.threshold

@@ -123,10 +123,14 @@ def unmeasured_warnings(heads: pd.DataFrame, non_finite: Mapping[str, int]) -> d
     for model, rows in heads.groupby("model", sort=False):
         lost = rows[rows["r_q"].isna() | rows["r_k"].isna()]
         if len(lost):
-            why = _why(len(lost), non_finite.get(str(model), 0))
-            found[str(model)] = (
-                f"{len(lost)} of {len(rows)} heads are unmeasured ({_which(rows, lost)}): {why}"
-            )
+            bad = non_finite.get(str(model), 0)
+            reasons = [f"{bad} with NaN or infinite values"] if bad else []
+            if still := max(len(lost) - bad, 0):
+                reasons.append(
+                    f"{still} with queries or keys that do not vary or have no first principal component"
+                )
+            which = f"{len(lost)} of {len(rows)} heads are unmeasured ({_which(rows, lost)})"
+            found[str(model)] = f"{which}: {'; '.join(reasons)}"
     return found
 
 
@@ -148,14 +152,6 @@ def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32
     remedies.append("check that the checkpoint was saved completely, or leave it out")
     limit = f"more than {MOST_UNMEASURED:.0%} of the heads have no numbers:"
     return "\n".join([limit, *lines, f"All measured heads were written. {capital('; '.join(remedies))}"])
-
-
-def _why(lost: int, non_finite: int) -> str:
-    still = max(lost - non_finite, 0)
-    reasons = [f"{non_finite} with NaN or infinite values"] if non_finite else []
-    if still:
-        reasons.append(f"{still} with queries or keys that do not vary or have no first principal component")
-    return "; ".join(reasons)
 
 
 def _which(rows: pd.DataFrame, lost: pd.DataFrame) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qkscope.checkpoints.doctor import Finding, contradicting_configs, identical_weights, names_of
 from qkscope.checkpoints.files import live_record
 from qkscope.checkpoints.revisions import PLAIN, parse_revision
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.run.plan import PlannedCheckpoint, without_counterfactual
 from qkscope.run.units import read_unit
 from qkscope.study import Checkpoint, Study

@@ -25,8 +25,8 @@ from qkscope.capture.ablation import PARTS, Ablation, MeanVectors, check_ablatio
 from qkscope.capture.head import LanguageHead
 from qkscope.errors import CaptureError, StudyError, TableError
 from qkscope.measures.anatomy import path_about
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.position import bin_phases
+from qkscope.measures.samples import jackknife
 from qkscope.progress import progress, say
 from qkscope.results import Results, load_results
 from qkscope.results.dataset import NAME

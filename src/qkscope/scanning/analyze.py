@@ -20,7 +20,7 @@ from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import VectorsError
 from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
 from qkscope.measures.pca import whole_and_without
-from qkscope.measures.plasticity import GROUP, NAMES, Plasticity, plasticity, query_line
+from qkscope.measures.plasticity import GROUP, NAMES, means_of_cells, plasticity, query_line
 from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.progress import progress
 from qkscope.results.dataset import CellData, CellInfo
@@ -293,16 +293,16 @@ def exact_plasticity(
         samples += [(queries.take(of_query != group), keys.take(of_key != group)) for group in left_out]
         pairs = zip(whole_and_without(groups), samples, strict=True)
         found = [_plasticity(moments, *sample, buckets) for moments, sample in pairs]
-        values, cells = np.stack([each.numbers for each in found]), found[0].cells
+        values, cells = np.stack([means_of_cells(each) for each in found]), found[0]
     names = [variable.name for variable in GROUP.variables]
     return dict(zip(names, [*values.T[:, :, None], np.zeros(1), cells[None]], strict=True))
 
 
-def _plasticity(moments: Moments, queries: Rows, keys: Rows, buckets: int) -> Plasticity:
-    """Of one sample of the documents; NaN where queries do not vary in position, or some vectors are not finite."""
+def _plasticity(moments: Moments, queries: Rows, keys: Rows, buckets: int) -> Array:
+    """Cells of one sample of documents; NaN where queries do not vary in position, or some vectors are not finite."""
     broken = bool(moments.bad[0]) or not np.isfinite(keys.vector).all()
     if broken or moments.n[0] < 2 or moments.T[0] <= 0 or not len(keys.vector):
-        return Plasticity(np.full((buckets, buckets), np.nan))
+        return np.full((buckets, buckets), np.nan)
     n = np.bincount(queries.bucket, minlength=buckets)
     with np.errstate(invalid="ignore"):
         positions = np.bincount(queries.bucket, queries.position, minlength=buckets) / n

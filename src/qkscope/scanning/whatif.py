@@ -27,8 +27,8 @@ from qkscope.capture.hooks import rope_in_layers
 from qkscope.capture.probe_rotation import depends_on_length
 from qkscope.errors import CaptureError
 from qkscope.measures.cell import Cell, CellNumbers, measure_cell
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import chosen, sums_for, variables
+from qkscope.measures.samples import jackknife
 from qkscope.progress import progress
 from qkscope.results.owner import Holding, refuse_other, writing
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare
@@ -300,7 +300,7 @@ def _head_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) 
             columns: dict[str, Any] = {"candidate": name, "window": window}
             columns |= {"layer": heads.layer, "head": heads.head, "rope": heads.rope}
             for measured in compared:
-                if measured not in now:
+                if measured not in now.arrays:
                     continue
                 change = now.samples(measured) - own.samples(measured)
                 columns[measured] = now.samples(measured)[0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 
 if TYPE_CHECKING:
     from qkscope.study.schema import AlarmsSpec
@@ -43,28 +43,23 @@ def alarms(limits: AlarmsSpec, names: Sequence[str], numbers: Mapping[str, Array
     found = []
     for number, values in numbers.items():
         rule = number.rpartition("/")[2]
-        for place, name in enumerate(names):
-            for text in _texts(limits, rule, values, place):
-                found.append(Alarm(name, number, f"{number} {text}"))
+        for i, name in enumerate(names):
+            found += [Alarm(name, number, f"{number} {text}") for text in _texts(limits, rule, values, i)]
     return sorted(found, key=lambda alarm: names.index(alarm.checkpoint))
 
 
-def _texts(limits: AlarmsSpec, rule: str, values: Array, place: int) -> Iterator[str]:
-    first, now = values[0, 0], values[place, 0]
+def _texts(limits: AlarmsSpec, rule: str, values: Array, i: int) -> Iterator[str]:
+    first, now = values[0, 0], values[i, 0]
     if rule == "max_logit" and limits.max_logit and now > limits.max_logit:
         yield f"is {now:.1f}, above {limits.max_logit:g}"
     if rule in ("q_norm", "k_norm") and limits.norm_ratio and now > limits.norm_ratio * first:
         yield f"is {now:.3g}, {now / first:.1f} times the first checkpoint's {first:.3g}"
-    above = values[place] - values[0]  # on the same documents, sample by sample
-    if (
-        rule == "loss"
-        and limits.loss_above_start
-        and above[0] > 0
-        and not above[0] <= ERRORS * standard_error(above)
-    ):
+    above = values[i] - values[0]  # on the same documents, sample by sample
+    clear = above[0] > 0 and not above[0] <= ERRORS * standard_error(above)
+    if rule == "loss" and limits.loss_above_start and clear:
         yield f"is {now:.3f}, above the first checkpoint's {first:.3f}"
-    if rule.startswith(("share_", "role_")) and limits.share_drop and place:
-        change = values[place] - values[place - 1]  # on the same documents, sample by sample
+    if rule.startswith(("share_", "role_")) and limits.share_drop and i:
+        change = values[i] - values[i - 1]  # on the same documents, sample by sample
         error = standard_error(change)
         if change[0] < -limits.share_drop and not -change[0] <= ERRORS * error:
             yield f"fell by {-change[0]:.3f} ± {error:.3f} since the checkpoint before, to {now:.3f}"

@@ -12,12 +12,15 @@ population, with jackknife errors over documents, which all cells share.
     interaction           weights_first - weights_other_order: training's effect under B's settings minus under A's
     weights_and_rotation  B - A over the shorter window: what is left where the two cannot be separated
     *_same_axis           the part of an effect of the real order from heads whose first axis stayed
+
+`causes` makes the table; `steps` judges it: which effects are more than noise, and which causes interact (`interacts`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.checkpoints.rope import same_rotation
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.results.aggregate import ROPE, finite, jackknife, over_heads, values
 from qkscope.results.dataset import CellInfo
-from qkscope.results.tables import CAUSES_COLUMNS, EFFECTS
+from qkscope.results.tables import CAUSES_COLUMNS, EFFECTS, ROTATION, WEIGHTS, WINDOW
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify
-from qkscope.stats.levels import ONE_HEAD
+from qkscope.stats.levels import CONTRAST_LEVEL, ONE_HEAD, ROUNDING, two_sided_p
+from qkscope.stats.series import INVARIANT, Change, Changed, judge, what_changed
 from qkscope.stats.transitions import hidden_variance
 
 if TYPE_CHECKING:
@@ -67,7 +72,8 @@ def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis
 
     numbers = _numbers(data, limits)
     hidden = {share_of(kind): found for kind, found in hidden_variance(data, limits).items()}
-    cells = _infos(data)
+    fields = (data[name].to_numpy().tolist() for name in CellInfo.__dataclass_fields__)
+    cells = [CellInfo(*row) for row in zip(*fields, strict=True)]
     rows = []
     for before, after in pairwise(order):
         found = _path(cells, before, after)
@@ -75,11 +81,6 @@ def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis
             rows += _step(found, cells, numbers, hidden, data["rope"], same_axis)
             rows += _loss_step(found, cells, data)
     return pd.DataFrame(rows, columns=list(CAUSES_COLUMNS))
-
-
-def _infos(data: xr.Dataset) -> list[CellInfo]:
-    columns = zip(*(data[name].to_numpy().tolist() for name in CellInfo.__dataclass_fields__), strict=True)
-    return [CellInfo(*row) for row in columns]
 
 
 def _numbers(data: xr.Dataset, limits: Thresholds) -> xr.DataArray:
@@ -136,19 +137,16 @@ def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
     }
     orders = ["first", "other_order"]
     if not exchanged:
-        found |= {f"weights_{order}": trained for order in orders} | {
-            f"rotation_{order}": {} for order in orders
-        }
+        for order in orders:
+            found |= {f"weights_{order}": trained, f"rotation_{order}": {}}
         found["interaction"] = {}
     else:
         orders = [order for order, cell in zip(orders, ("ab", "ba"), strict=True) if cell in roles]
         if "ab" in roles:
             found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
         if "ba" in roles:
-            found |= {
-                "weights_other_order": {"ba": 1.0, "a": -1.0},
-                "rotation_other_order": {"b": 1.0, "ba": -1.0},
-            }
+            found["weights_other_order"] = {"ba": 1.0, "a": -1.0}
+            found["rotation_other_order"] = {"b": 1.0, "ba": -1.0}
         if len(orders) == 2:
             found["interaction"] = {"b": 1.0, "ab": -1.0, "ba": -1.0, "a": 1.0}
     for factor in ("weights", "rotation") if orders else ():
@@ -237,16 +235,10 @@ def _effect(
     if not part:
         return np.zeros(count), np.zeros(count)
     # Without common documents nothing cancels between the two checkpoints: the errors of their cells add.
-    later = {"b", "b0", "ba"}
-    sets = (
-        [part]
-        if same_text
-        else [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
-    )
+    later = set() if same_text else {"b", "b0", "ba"}
+    sets = [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
     value, variance = np.zeros(count), np.zeros(count)
-    for some in sets:
-        if not some:
-            continue
+    for some in filter(None, sets):
         terms = [weight * numbers.isel(cell=roles[cell], drop=True) for cell, weight in some.items()]
         groups = {int(numbers["groups"][roles[cell]]) for cell in some}
         summed = sum(terms[1:], terms[0]).assign_coords(groups=groups.pop() if len(groups) == 1 else 0)
@@ -262,3 +254,104 @@ def _unseen(part: Mapping[str, float], roles: _Roles, hidden: Array, here: NDArr
     heads = max(int(here.sum()), 1)
     variances = {cell: max(ONE_HEAD, float(hidden[roles[cell], here].sum())) / heads**2 for cell in part}
     return math.sqrt(sum(weight**2 * variances[cell] for cell, weight in part.items()))
+
+
+# --- the steps, judged ------------------------------------------------------------------------------------------------
+
+UNDIVIDED = "weights_and_rotation"  # training and settings, where they are not separable
+Row = Mapping[str, Any]
+Effects = Mapping[tuple[str, str, str], Change]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What changed between two neighbouring checkpoints.
+
+    columns   the column of causes.csv of each factor that changed, in the order in which the factors act
+    rows      rows of causes.csv by measure and population
+    effects   judged effects by measure, population and factor
+    """
+
+    before: str
+    after: str
+    columns: Mapping[str, str]
+    rows: Mapping[tuple[str, str], Row]
+    effects: Effects
+
+    @property
+    def window(self) -> int:
+        """Over how many tokens weights and settings were exchanged."""
+        return int(next(iter(self.rows.values()))["window_tokens"])
+
+    @property
+    def same_text(self) -> bool:
+        return bool(next(iter(self.rows.values()))["same_text"])
+
+    def clear(self, measure: str, population: str) -> list[str]:
+        """The factors with a clear effect on a mean, in the order in which they act."""
+        found = ((factor, self.effects.get((measure, population, factor))) for factor in self.columns)
+        return [factor for factor, effect in found if effect is not None and effect.clear]
+
+    def training_changed(self, population: str) -> Changed:
+        """Whether training changed attention or only coordinates."""
+        column = self.columns.get(WEIGHTS) or self.columns.get(UNDIVIDED, "")
+        rows = [self.rows[m, population] for m in INVARIANT if (m, population) in self.rows]
+        return what_changed([_change(row, column) for row in rows if column])
+
+
+def steps(table: pd.DataFrame, measures: Sequence[str], populations: Sequence[str]) -> list[Step]:
+    """The steps of causes.csv with the effects on these means, judged together."""
+    wanted = {NUMBERS[m]: m for m in dict.fromkeys((*measures, *INVARIANT))}
+    found: dict[tuple[str, str], dict[tuple[str, str], Row]] = {}
+    for row in table[table["number"].isin(list(wanted))].to_dict("records"):
+        if row["population"] in populations and math.isfinite(row["total"]):
+            rows = found.setdefault((row["from_model"], row["to_model"]), {})
+            rows[wanted[row["number"]], row["population"]] = {str(name): x for name, x in row.items()}
+    columns = {ends: _columns(next(iter(rows.values()))) for ends, rows in found.items()}
+    tested = {
+        (ends, key, factor): _change(row, column)
+        for ends, rows in found.items()
+        for key, row in rows.items()
+        if key[0] in measures
+        for factor, column in columns[ends].items()
+    }
+    effects = dict(zip(tested, judge(list(tested.values())), strict=True))
+    found_steps = []
+    for ends, rows in found.items():
+        own = {(*key, factor): effect for (at, key, factor), effect in effects.items() if at == ends}
+        found_steps.append(Step(*ends, columns[ends], rows, own))
+    return found_steps
+
+
+def _columns(row: Row) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if math.isnan(row["rotation"]):
+        found[UNDIVIDED] = UNDIVIDED
+    elif _nothing(row, "rotation"):
+        found[WEIGHTS] = "weights_first"
+    elif math.isfinite(row["rotation_first"]):
+        found |= {ROTATION: "rotation_first", WEIGHTS: "weights_first"}
+    else:
+        found |= {WEIGHTS: "weights_other_order", ROTATION: "rotation_other_order"}
+    return found if _nothing(row, "window") else found | {WINDOW: "window"}
+
+
+def _nothing(row: Row, name: str) -> bool:
+    """Whether a factor did not change at all."""
+    return bool(row[name] == 0 and not row[f"{name}_se"] > 0)
+
+
+def _change(row: Row, column: str) -> Change:
+    """An effect as a change from the first checkpoint to the second."""
+    return Change(row["number"], 0, 1, row[column], row[f"{column}_se"], int(row["groups"]) - 1)
+
+
+def interacts(row: Row) -> bool:
+    """Whether training's effects before and after the change of RoPE settings differ by more than noise.
+
+    The settings' effects before and after training then differ by as much.
+    """
+    size, se, df = abs(row["interaction"]), row["interaction_se"], int(row["groups"]) - 1
+    if not size > ROUNDING or df < FEWEST_GROUPS - 1 or math.isnan(se):
+        return False
+    return se == 0 or two_sided_p(size / se, df) < CONTRAST_LEVEL

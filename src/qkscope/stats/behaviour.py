@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import Population
 from qkscope.results.roles import Role, standings
 from qkscope.stats.evidence import Evidence
@@ -114,26 +114,22 @@ def role_emergence(evidence: Evidence, role: Role, population: Population) -> Ro
     here &= np.isfinite(evidence.values(role.variable).to_numpy()[:, 0]).all(axis=0)
     standing = standings(evidence.data, role)[:, here]
     acquired, lost = [], []
-    for name, course in zip(evidence.heads(here), standing.T, strict=True):
-        if course[-1] < 0 < course.max():
+    for name, over_training in zip(evidence.heads(here), standing.T, strict=True):
+        if over_training[-1] < 0 < over_training.max():
             lost.append(name)
-        found = _acquired(course)
-        if found is not None:
+        if found := _acquired(over_training):
             acquired.append(Acquired(*name, *found))
     acquired.sort(key=lambda each: (each.by, each.layer, each.head))
     counts = tuple(int(n) for n in (standing > 0).sum(axis=1))
     return RoleEmergence(role, counts, tuple(acquired), tuple(lost), int(here.sum()))
 
 
-def _acquired(course: NDArray[np.int64]) -> tuple[int | None, int] | None:
-    """(after, by) of a head that has its role at the end; None if it has not.
+def _acquired(standing: NDArray[np.int64]) -> tuple[int | None, int] | None:
+    """(after, by) of a head that has its role at the end; None if it has not. standing (checkpoints,)
 
-    A checkpoint at which errors do not tell neither ends a role nor begins it.
+    A checkpoint at which errors are too large to tell neither ends a role nor begins it.
     """
-    if course[-1] < 0 or course.max() < 1:
-        return None
-    lacking = np.flatnonzero(course < 0)
+    lacking = np.flatnonzero(standing < 0)
     after = int(lacking[-1]) if len(lacking) else None
-    later = np.flatnonzero(course > 0)
-    later = later[later > after] if after is not None else later
-    return (after, int(later[0])) if len(later) else None
+    later = [int(i) for i in np.flatnonzero(standing > 0) if after is None or i > after]
+    return (after, later[0]) if later else None

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
 from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, holm, margin, two_sided_p
 
 Array = NDArray[np.float64]
@@ -37,12 +37,15 @@ def contrast(
     the difference that leaving groups out does not show.
     """
     gap = float(first[0] - second[0])
-    if paired:
-        se = float(jackknife(first[1:] - second[1:]))
-    else:
-        se = math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
-    se = math.hypot(se, math.sqrt(hidden))
+    se = math.hypot(error_of_difference(first, second, paired), math.sqrt(hidden))
     return Contrast(gap, se, compared(gap, se, min(len(first), len(second)) - 2, looks))
+
+
+def error_of_difference(first: Array, second: Array, paired: bool) -> float:
+    """Standard error of a difference, (1 + G,) each: paired, what both share cancels; else the two errors add."""
+    if paired:
+        return float(jackknife(first[1:] - second[1:]))
+    return math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
 
 
 def compared(gap: float, se: float, df: int, looks: int = 1) -> Compared:

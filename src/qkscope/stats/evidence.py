@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
 from qkscope.results import Results
 from qkscope.results.aggregate import (
     ROPE,
@@ -27,9 +27,18 @@ from qkscope.results.aggregate import (
 )
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.stats.contrast import Contrast, contrast, exceeds
-from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
-from qkscope.stats.series import INVARIANT, Change, Changed, Series, change, judged, what_changed, whole
+from qkscope.stats.series import (
+    INVARIANT,
+    Change,
+    Changed,
+    Series,
+    change,
+    direction,
+    judged,
+    what_changed,
+    whole,
+)
 from qkscope.stats.transitions import hidden_variance
 from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
@@ -40,7 +49,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]
 
-# Means whose course over training is judged, beside the share of heads of each class.
+# Means whose changes over training are judged, beside the share of heads of each class.
 FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 
 
@@ -181,7 +190,7 @@ class Evidence:
         return [row[: 1 + groups] for row, groups in zip(means, self.groups_at, strict=True)]
 
     def series(self, measure: str, population: Population, layer: int | None = None) -> Series | None:
-        """The course of a mean, over the heads that every checkpoint has; None where it is not known throughout."""
+        """A mean over training, over the heads that every checkpoint has; None where it is not known throughout."""
         found, here = self._shared(self.values(measure), population, layer)
         if not here.any():
             return None
@@ -192,7 +201,7 @@ class Evidence:
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """The heads measured at all checkpoints, and their values.
 
-        Left-out samples are kept of those heads only that have all of them at every checkpoint, if any has: the same
+        Left-out samples are used only of heads that have all of them at every checkpoint, if any has: the same
         heads then show the effect of leaving documents out at every checkpoint.
         """
         there = found["sample"] <= found["groups"]
@@ -218,7 +227,7 @@ class Evidence:
         return r_q.copy(data=self._classes == kind).where(finite(r_q))
 
     def class_series(self, kind: str, population: Population) -> Series | None:
-        """The course of a class's share of the heads that every checkpoint has."""
+        """A class's share over training, of the heads that every checkpoint has."""
         found, here = self._shared(self._members(kind), population)
         heads = int(here.sum())
         if not heads:
@@ -248,16 +257,16 @@ class Evidence:
         """All changes of every followed mean and class, judged together, by the name of the series."""
         if len(self) < 2 or self.timeline.kind != "training":
             return {}
-        made = [self.series(m, p) for p in self.populations for m in FOLLOWED]
-        made += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
-        many = [series for series in made if series is not None]
+        known = [self.series(m, p) for p in self.populations for m in FOLLOWED]
+        known += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
+        many = [series for series in known if series is not None]
         found: dict[str, list[Change]] = {series.name: [] for series in many}
         for each in judged(many):
             found[each.series].append(each)
         return found
 
     def direction(self, measure: str, population: Population) -> str:
-        """The verdict on the whole course of a mean; unclear where no head was measured at every checkpoint."""
+        """The verdict on a mean over the whole training; unclear where no head was measured at every checkpoint."""
         found = self.changes.get(_name(measure, population))
         return direction(found) if found else "unclear"
 

@@ -1,4 +1,4 @@
-"""A number over the checkpoints -> which of its changes are more than noise.
+"""A number over the checkpoints -> which of its changes are more than noise, its direction, and when it rose.
 
 Checkpoints are measured on the same documents, so a difference is taken within each leave-one-out sample and its
 standard error is that of the paired differences: what all checkpoints share cancels. With G groups of documents
@@ -12,15 +12,16 @@ variance: where these stay, attention did not change.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import FEWEST_GROUPS
+from qkscope.measures.samples import jackknife
+from qkscope.stats.contrast import error_of_difference, exceeds
 from qkscope.stats.levels import (
     CONTRAST_LEVEL,
     ROUNDING,
@@ -89,10 +90,7 @@ class Change:
 def change(series: Series, start: int, stop: int) -> Change:
     """The change from checkpoint `start` to `stop`, paired over groups where both have the same."""
     before, after = series.values[start], series.values[stop]
-    if len(before) == len(after):
-        se = float(jackknife(after[1:] - before[1:]))
-    else:
-        se = math.hypot(float(jackknife(before[1:])), float(jackknife(after[1:])))
+    se = error_of_difference(before, after, paired=len(before) == len(after))
     if series.unseen:
         se = math.sqrt(se**2 + series.unseen[start] + series.unseen[stop])
     df = max(0, min(len(before), len(after)) - 2)
@@ -185,3 +183,98 @@ def what_changed(invariant: Sequence[Change]) -> Changed:
     if len(invariant) < len(INVARIANT):
         return "unknown"
     return "coordinates" if verdicts == {"flat"} else "unclear"
+
+
+def direction(changes: Sequence[Change]) -> str:
+    """The verdict on a whole series, given all its judged changes.
+
+    `rises` needs a clear rise from first to last and no clear fall anywhere; where only parts of it move clearly,
+    and all one way, the whole is unclear.
+    """
+    overall = whole(changes)
+    seen = {c.verdict for c in changes} & {"rises", "falls"}
+    if seen == {"rises", "falls"}:
+        return "rises and falls"
+    if overall.clear or not seen:
+        return overall.verdict
+    return "unclear"
+
+
+def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
+    """The checkpoints at which a series turns: highs and lows between the first and the last, in order.
+
+    A turn counts if the series moves away from it, on both sides, by at least SMALLEST and twice the error of the
+    difference. One that a later checkpoint exceeds before the next turn moves there.
+    """
+    known = np.nan_to_num(np.asarray(errors, dtype=np.float64))
+
+    def apart(i: int, j: int) -> bool:
+        return abs(values[i] - values[j]) >= max(SMALLEST, 2 * float(np.hypot(known[i], known[j])))
+
+    found: list[int] = []
+    low = high = way = 0  # the lowest and highest checkpoint since the last turn; 1 rising, -1 falling
+    for i, value in enumerate(values):
+        low, high = i if value < values[low] else low, i if value > values[high] else high
+        if way >= 0 and high < i and apart(i, high) and value < values[high]:
+            found.append(high)
+            way, low, high = -1, i, i
+        elif way <= 0 and low < i and apart(i, low) and value > values[low]:
+            found.append(low)
+            way, low, high = 1, i, i
+        elif found and found[-1] > 0 and way * (values[found[-1]] - value) > 0:
+            found[-1] = low = high = i  # beyond the last turn, although errors hide the way back from it
+    return [i for i in found if i > 0]
+
+
+@dataclass(frozen=True)
+class Emergence:
+    """Which of several series (layers) rose, and when each had half of its rise.
+
+    checkpoint     the one by which the first had half of it
+    first          the series that had half of their rise by then
+    perhaps        further series that by their errors may have had
+    by_checkpoint  every series that rose, by the checkpoint at which it had half of its rise
+    verdict        where none rose: `flat`, or `unclear`
+    """
+
+    checkpoint: int
+    first: tuple[int, ...]
+    perhaps: tuple[int, ...]
+    by_checkpoint: Mapping[int, tuple[int, ...]]
+    verdict: str = "rises"
+
+    @property
+    def risen(self) -> set[int]:
+        return {each for names in self.by_checkpoint.values() for each in names}
+
+
+def emergence_of(many: Mapping[int, Series]) -> Emergence:
+    """When each of several series rose. They are judged together: only clear rises count."""
+    changes = judged(list(many.values()))
+    risen = {}
+    for name, series in many.items():
+        if rises := [c for c in changes if c.series == series.name and c.verdict == "rises"]:
+            risen[name] = half_way(series, max(rises, key=lambda c: c.delta))
+    if not risen:
+        flat = {c.verdict for c in changes} == {"flat"}
+        return Emergence(0, (), (), {}, "flat" if flat else "unclear")
+    checkpoint = min(sure for sure, _ in risen.values())
+    by_checkpoint = {
+        at: tuple(name for name, (sure, _) in risen.items() if sure == at)
+        for at in sorted({sure for sure, _ in risen.values()})
+    }
+    near = tuple(name for name, (sure, perhaps) in risen.items() if perhaps <= checkpoint < sure)
+    return Emergence(checkpoint, by_checkpoint[checkpoint], near, by_checkpoint)
+
+
+def half_way(series: Series, rise: Change) -> tuple[int, int]:
+    """The first checkpoint at which a series has half of a rise, and the first at which by its errors it may have."""
+    half = (series.values[rise.start] + series.values[rise.stop]) / 2
+
+    def clearly_below(i: int) -> bool:
+        short = half - series.values[i]  # (1 + G,)
+        return exceeds(float(short[0]), float(jackknife(short[1:])), 0.0, len(short) - 2)
+
+    later = range(rise.start + 1, len(series))
+    sure = next(i for i in later if series.at(i) >= half[0])
+    return sure, next(i for i in later if i == sure or not clearly_below(i))

@@ -112,10 +112,8 @@ def turn_chances(p: Pair) -> Array:
     P(q > e, k < -low) + P(q < -e, k > low), and positive with the same signs exchanged or where q is faint. A head that
     did not change and shows both signs was turned one way and the other: turned alike, its two measurements agree.
     """
-    alike, low = (
-        np.stack([np.ones_like(p.r_k[0]), np.where(p.r_k[0] * p.r_k[1] < 0, -1.0, 1.0)]),
-        p.limits.low,
-    )
+    low, turn = p.limits.low, np.where(p.r_k[0] * p.r_k[1] < 0, -1.0, 1.0)
+    alike = np.stack([np.ones_like(turn), turn])
     r_q, r_k = unchanged(alike * p.r_q, p.se_q), unchanged(alike * p.r_k, p.se_k)
     signs = []
     for se_q, se_k in zip(p.se_q, p.se_k, strict=True):
@@ -143,18 +141,10 @@ def transition_noise(
         judged = np.isfinite(p.se_q).all(axis=0) & np.isfinite(p.se_k).all(axis=0)
         moves = 1.0 - np.einsum("aah->h", noise_transitions(p))
         most = judged.sum() > MOST * judged.size
-        expected = [
-            float(chances[judged].sum()) if most else math.nan for chances in (moves, turn_chances(p))
-        ]
-        rows.append(
-            (before, after, int((first != then).sum()), expected[0], int(p.turned.sum()), expected[1])
+        changed, turned = (
+            (int(moved.sum()), float(chances[judged].sum()) if most else math.nan)
+            for moved, chances in ((first != then, moves), (p.turned, turn_chances(p)))
         )
-    columns = (
-        "from_model",
-        "to_model",
-        "changed",
-        "expected_by_noise",
-        "sign_changes",
-        "sign_changes_expected",
-    )
-    return pd.DataFrame(rows, columns=list(columns))
+        rows.append((before, after, *changed, *turned))
+    columns = ["from_model", "to_model", "changed", "expected_by_noise"]
+    return pd.DataFrame(rows, columns=[*columns, "sign_changes", "sign_changes_expected"])

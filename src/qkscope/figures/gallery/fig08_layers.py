@@ -72,7 +72,7 @@ def _by_layer(view: View) -> pd.DataFrame:
     """A row per checkpoint, layer and part: the mean share with its error over documents."""
     layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()
     names = tuple(PARTS.values())
-    found = view.over_same_tokens(partial(means, names=names, by="layer", places=layers, of="depth"))
+    found = view.over_same_tokens(partial(means, names=names, by="layer", at=layers, of="depth"))
     found = found[found["model"].isin(view.shown) & (found["heads"] > 0)]
     parts = [
         found.assign(part=part, share=found[f"mean_{name}"], se=found[f"se_{name}"])

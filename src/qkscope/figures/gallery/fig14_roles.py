@@ -14,7 +14,7 @@ from qkscope.figures.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
 from qkscope.figures.view import ALL, View
-from qkscope.measures.jackknife import jackknife
+from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import Population, means
 from qkscope.results.dataset import NAME
 from qkscope.results.roles import ROLES, standings
