@@ -183,7 +183,7 @@ def linearity(c: Context) -> Claim | None:
     if most.verdict == "higher" and missed[x]:
         headline = (
             f"A straight line misses part of how {KINDS[x]} encode position in {len(missed[x])} of {total} {c.kind()}"
-            f"{c.at(c.last)}; over all heads, mean eta_{x} is {bare(eta.value)} and mean |r_{x}| {bare(r.value)}."
+            f"{c.at(c.last)}; over all {total}, mean eta_{x} is {bare(eta.value)} and mean |r_{x}| {bare(r.value)}."
         )
     beyond = [f"eta_{x} exceeds |r_{x}| in {_named(heads, total, c.kind())}" for x, heads in missed.items()]
     detail = joined(most.detail, f"By more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")

@@ -96,7 +96,7 @@ def warnings(results: Results) -> list[str]:
     for i in timeline.window_changes:
         before, after = timeline.measured[i - 1], timeline.measured[i]
         windows = f"{tokens(before.window or 0)} and {after.label} over {tokens(after.window or 0)}"
-        found.append(f"{before.label} was measured over {windows}: compare them over the matched window")
+        found.append(f"{before.label} was measured over {windows}: compare them over the same first tokens")
     data = results.own()
     here, known = aggregate.present(data).to_numpy(), aggregate.measured(data).to_numpy()
     below = aggregate.positional_below_null(data, results.thresholds)

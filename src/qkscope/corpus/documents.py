@@ -271,7 +271,8 @@ def _check_selection(
         raise CorpusError(f"{where}: {what}")
     if repeats := len(documents) - len({document.tokens.tobytes() for document in documents}):
         notes.warnings.append(
-            f"{repeats} of {len(documents)} documents are exact copies of another: standard errors assume "
+            f"{repeats} of {len(documents)} documents {'is an exact copy' if repeats == 1 else 'are exact copies'} of "
+            "another: standard errors assume "
             "independent documents and are too small"
         )
     if short:

@@ -119,12 +119,12 @@ class Cell:
                 self._samples[kind] = samples_of(self.units, kind, self.width)
             return cast("list[S]", self._samples[kind])
 
-    def blocks(self) -> list[HeadBlock]:
-        """All heads, in blocks of one rotation."""
+    def blocks(self) -> list[Block]:
+        """The rows of all heads, in blocks of one rotation."""
         number = {id(rotation): i for i, rotation in enumerate(self.units[0].rotations.values())}
         kinds = [number.get(id(self.units[0].rotations.get(int(layer))), -1) for layer in self.heads.layer]
         size = max(1, BLOCK_ELEMENTS // self.dim**2)
-        return [HeadBlock(self, rows) for rows in blocks(self.heads, size, kinds)]
+        return blocks(self.heads, size, kinds)
 
 
 class HeadBlock:
@@ -295,10 +295,11 @@ def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> 
 
     Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
     """
-    blocks = Cell.of(units, width, components).blocks()
+    cell = Cell.of(units, width, components)
+    blocks = cell.blocks()
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda block: block.axes, blocks))
-    order = np.argsort(np.concatenate([block.rows.queries for block in blocks]))
+        parts = list(pool.map(lambda rows: HeadBlock(cell, rows).axes, blocks))
+    order = np.argsort(np.concatenate([rows.queries for rows in blocks]))
     found = {}
     for name in (each.name for each in fields(Axes)):
         axis = 1 if name.startswith("loo_") else 0
@@ -310,7 +311,8 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     """All variables of `groups`, block by block on every core. Groups whose sums are missing are left out."""
     wanted = [group for group in groups if cell.has(group)]
 
-    def one(block: HeadBlock) -> dict[str, Array]:
+    def one(rows: Block) -> dict[str, Array]:
+        block = HeadBlock(cell, rows)  # its matrices are freed with it
         found: dict[str, Array] = {}
         for group in wanted:
             computed = group.compute(block) if group.compute else {}
@@ -325,7 +327,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
             cell.tables  # noqa: B018  # computed once, before threads ask for it
         with ThreadPoolExecutor(cores()) as pool:
             found = list(pool.map(one, parts))
-    order = np.argsort(np.concatenate([block.rows.queries for block in parts]))
+    order = np.argsort(np.concatenate([rows.queries for rows in parts]))
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
     v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}

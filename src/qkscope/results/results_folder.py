@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from qkscope.errors import TableError
-from qkscope.results.aggregate import difference, jackknife, values
+from qkscope.results.aggregate import difference, jackknife, populations, values
 from qkscope.results.dataset import NAME, read_dataset
 from qkscope.results.manifest import read_manifest, read_set
 from qkscope.results.roles import has_roles, role_table
@@ -227,18 +227,21 @@ class Results:
         return replace(self, thresholds=Thresholds(high, low))
 
     def __str__(self) -> str:
-        """What was measured, checkpoint by checkpoint, and where to look."""
-        line = "{:<28} {:>6} {:>9} {:>9} {:>12}   {}".format
-        lines = [line("checkpoint", "heads", "mean r_q", "mean r_k", "mean |r_k|", "largest class")]
+        """What was measured, checkpoint by checkpoint, RoPE and NoPE heads apart, and where to look."""
+        line = "{:<28} {:<5} {:>6} {:>15} {:>9} {:>11}".format
+        lines = [line("checkpoint", "", "heads", "position share", "mean r_q", "mean |r_k|")]
+        kinds = populations(self.own())
         for checkpoint in self.timeline.checkpoints:
             rows = self.heads[self.heads["model"] == checkpoint.model]
             if rows.empty:
                 lines.append(f"{checkpoint.model:<28} not measured: {checkpoint.missing}")
                 continue
-            r_q, r_k = rows["r_q"], rows["r_k"]
-            name, count = next(iter(rows["class"].value_counts().items()))
-            means = (f"{value:.3f}" for value in (r_q.mean(), r_k.mean(), r_k.abs().mean()))
-            lines.append(line(checkpoint.model, len(rows), *means, f"{count / len(rows):.0%} {name}"))
+            for kind in kinds:
+                some = rows if kind == "all" else rows[rows["rope"] == (kind == "RoPE")]
+                share = some["share_positional"].mean() if "share_positional" in some else np.nan
+                means = (f"{value:.3f}" for value in (some["r_q"].mean(), some["r_k"].abs().mean()))
+                percent = "" if np.isnan(share) else f"{share:.0%}"
+                lines.append(line(checkpoint.model, "" if kind == "all" else kind, len(some), percent, *means))
         report = self.folder / "report.html"
         return "\n".join([*lines, "", f"report: {report}" if report.is_file() else f"results: {self.folder}"])
 

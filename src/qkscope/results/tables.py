@@ -280,7 +280,9 @@ def read_causes(path: Path) -> pd.DataFrame | None:
         return None
     texts = ("from_model", "to_model", "number", "population")
     frame = _read_table(path, texts, CAUSES_COLUMNS[:5], "run the study again to rewrite it")
-    return frame.reindex(columns=list(CAUSES_COLUMNS))
+    frame = frame.reindex(columns=list(CAUSES_COLUMNS))
+    _check_numbers(path, frame, texts, "run the study again to rewrite it")
+    return frame
 
 
 def read_ablation(path: Path, weights: Mapping[str, str]) -> pd.DataFrame | None:
@@ -289,12 +291,17 @@ def read_ablation(path: Path, weights: Mapping[str, str]) -> pd.DataFrame | None
         return None
     texts = ("checkpoint", "part", "heads", "population", "weights")
     frame = _read_table(path, texts, ABLATION_COLUMNS, "run `qkscope ablate` again")
-    numbers = [name for name in ABLATION_COLUMNS if name not in texts]
-    if wrong := [name for name in numbers if frame[name].dtype.kind not in "if"]:
-        raise TableError(f"{path}: {wrong[0]} has words, expected numbers; run `qkscope ablate` again")
+    _check_numbers(path, frame[list(ABLATION_COLUMNS)], texts, "run `qkscope ablate` again")
     same = [weights.get(name) == of for name, of in zip(frame["checkpoint"], frame["weights"], strict=True)]
     found = frame.loc[same, list(ABLATION_COLUMNS)].reset_index(drop=True)
     return None if found.empty else found
+
+
+def _check_numbers(path: Path, frame: pd.DataFrame, texts: Sequence[str], remedy: str) -> None:
+    """Raises if a column that is not among `texts` has words."""
+    wrong = [name for name in frame if name not in texts and frame[name].dtype.kind not in "if"]
+    if wrong:
+        raise TableError(f"{path}: {wrong[0]} has words, expected numbers; {remedy}")
 
 
 def _read_table(

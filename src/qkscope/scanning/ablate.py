@@ -41,6 +41,7 @@ from qkscope.sums.moments import merge_all
 from qkscope.sums.path import SINK, PathSum
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit, window
+from qkscope.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,11 +66,11 @@ class AblationResult:
         for row in self.table.itertuples():
             costs = _with_error(row.delta, row.delta_se), _with_error(row.random, row.random_se)
             lines.append(line(row.part, row.heads, row.n_heads, *costs))
-        first = self.table.iloc[0]
+        first, draws = self.table.iloc[0], self.table["draws"].max()
         about = (
             f"{first['checkpoint']}: loss {first['loss']:.3f} nats per token as it is; {first['documents']} documents, "
             f"{first['tokens']:,} tokens. ± is one standard error over documents, of random heads over "
-            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers."
+            f"{count(draws, 'draw')} of heads of the same layers (over documents where no other draw is possible)."
         )
         return "\n".join([*lines, "", about])
 
@@ -260,7 +261,7 @@ def _run(
         for text, chosen in sets.items():
             for part in parts:
                 others = [cost(part, some) for some in beside[text]]
-                row = _row(cost(part, chosen), others, counts)
+                row = _row(cost(part, chosen), others, counts, only=0 < len(others) < draws)
                 row |= {"part": part, "heads": text, "n_heads": len(chosen), "draws": len(others)}
                 row |= {"random_heads": len(beside[text][0]) if others else 0}
                 rows.append(row | {"population": population(chosen, table)} | about)
@@ -305,18 +306,24 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotati
     return MeanVectors(m_q.astype(np.float32), m_k.astype(np.float32))
 
 
-def _row(cost: Array, others: Sequence[Array], counts: NDArray[np.int64]) -> dict[str, Any]:
-    """What a part costs in the chosen heads, in random ones, and the difference; costs (documents,) in nats."""
+def _row(cost: Array, others: Sequence[Array], counts: NDArray[np.int64], only: bool) -> dict[str, Any]:
+    """What a part costs in the chosen heads, in random ones, and the difference; costs (documents,) in nats.
+
+    only  whether there are no other sets to draw: their mean then has the error over documents alone
+    """
     delta, se = _per_token(cost, counts)
     row = {"delta": delta, "delta_se": se, "random": math.nan, "random_se": math.nan}
     above, above_se = math.nan, math.nan
     if others:
         each = np.array([_per_token(other, counts)[0] for other in others])
-        row["random"] = float(each.mean())
-        if len(each) > 1:
-            row["random_se"] = float(each.std(ddof=1) / math.sqrt(len(each)))
+        row["random"], over_documents = _per_token(np.mean(others, axis=0), counts)
         above, above_se = _per_token(cost - np.mean(others, axis=0), counts)
-    return row | {"above_random": above, "above_random_se": math.hypot(above_se, row["random_se"])}
+        if only:
+            row["random_se"] = over_documents
+        else:
+            row["random_se"] = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else math.nan
+            above_se = math.hypot(above_se, row["random_se"])
+    return row | {"above_random": above, "above_random_se": above_se}
 
 
 def _per_token(nats: Array, counts: NDArray[np.int64]) -> tuple[float, float]:

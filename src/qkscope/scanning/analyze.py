@@ -198,7 +198,8 @@ def _measure_model(model: ModelFolder, ratio: int, settings: _Settings, advance:
             width = int(max(query_rows.position.max(), key_rows.position.max())) + 1
             extra = (derotated[i], derotated[-1]) if derotated else None
             units = _units(head, width, q, k, rotation, extra)
-            numbers = measure_cell(Cell.of(units, width, settings.components), settings.measured)
+            cell = Cell.of(units, width, settings.components, num_layers=int(heads.layer.max()) + 1)
+            numbers = measure_cell(cell, settings.measured)
             if "plasticity" in settings.measures:
                 groups = [a for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
                 exact = exact_plasticity(query_rows, key_rows, groups, settings.groups)

@@ -11,8 +11,10 @@ class:positional&rope   both: terms joined by & ; rope and nope are the heads of
 
 from __future__ import annotations
 
+import math
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
@@ -56,20 +58,20 @@ def _has_both(table: pd.DataFrame) -> bool:
 
 
 def draw(chosen: Sequence[Head], table: pd.DataFrame, count: int, seed: int) -> list[list[Head]]:
-    """`count` random sets of other heads, as many of each layer as were chosen, or as many as it has.
+    """`count` different random sets of other heads, or all sets if there are fewer; none where no head is left.
 
-    None where the chosen heads are all heads of their layers.
+    A set has as many heads of each layer as were chosen, or all others of the layer if it has fewer.
     """
-    rng, others = random.Random(seed), sorted(set(_all(table)) - set(chosen))
-    found = []
-    for _ in range(count):
-        drawn: list[Head] = []
-        for layer in sorted({layer for layer, _ in chosen}):
-            here = [head for head in others if head[0] == layer]
-            wanted = sum(head[0] == layer for head in chosen)
-            drawn += rng.sample(here, min(wanted, len(here)))
-        found.append(sorted(drawn))
-    return [drawn for drawn in found if drawn]
+    rng, wanted = random.Random(seed), Counter(layer for layer, _ in chosen)
+    left = sorted(set(_all(table)) - set(chosen))
+    others = {layer: [head for head in left if head[0] == layer] for layer in sorted(wanted)}
+    sizes = {layer: min(wanted[layer], len(heads)) for layer, heads in others.items()}
+    possible = math.prod(math.comb(len(heads), sizes[layer]) for layer, heads in others.items())
+    found: dict[tuple[Head, ...], None] = {}
+    while any(sizes.values()) and len(found) < min(count, possible):
+        drawn = [rng.sample(heads, sizes[layer]) for layer, heads in others.items()]
+        found[tuple(head for heads in drawn for head in sorted(heads))] = None
+    return [list(drawn) for drawn in found]
 
 
 def population(chosen: Sequence[Head], table: pd.DataFrame) -> str:

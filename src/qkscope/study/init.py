@@ -189,10 +189,10 @@ def _window(config: Path | None) -> tuple[int, str]:
             ) from error
         known = next((fields[name] for name in POSITIONS if isinstance(fields.get(name), int)), None)
     if known is None or known <= 1:
-        return WINDOW, f"{WINDOW:,}, because the configuration does not give the model's context length"
+        return WINDOW, f"the configuration does not give the model's context length"
     if known > LONGEST:
-        return LONGEST, f"the first {LONGEST:,} of the {known:,} positions that the configuration allows"
-    return known, f"the {known:,} positions that the configuration allows"
+        return LONGEST, f"the configuration allows {known:,} positions; the first {LONGEST:,} are read"
+    return known, f"the configuration allows {known:,} positions"
 
 
 def _scalar(text: str) -> str:
