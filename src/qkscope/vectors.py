@@ -271,12 +271,12 @@ class ModelFolder:
     path: Path
     queries: dict[Head, Path]
     keys: dict[Head, Path]
-    called: str = ""
-    """The model's name where the folder's is not it."""
+    model_name: str = ""
+    """If it is not the folder's."""
 
     @property
     def name(self) -> str:
-        return self.called or self.path.resolve().name
+        return self.model_name or self.path.resolve().name
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
@@ -299,8 +299,8 @@ def is_vectors(name: str) -> bool:
     return len(above) <= 2 and bool(_FOLDER.fullmatch(folder)) and file == "data.parquet"
 
 
-def find_models(root: Path, called: str = "") -> list[ModelFolder]:
-    """The models under `root`: its folders that hold heads, or `root` itself, a model `called` so."""
+def find_models(root: Path, model_name: str = "") -> list[ModelFolder]:
+    """The models under `root`: its folders that hold heads, or `root` itself, named `model_name`."""
     expected = f"expected {root}/<model>/l00h00q/data.parquet and so on"
     if not root.is_dir():
         raise VectorsError(f"{root}: no such folder; {expected}")
@@ -310,7 +310,7 @@ def find_models(root: Path, called: str = "") -> list[ModelFolder]:
         raise VectorsError(f"{root}: no vectors found; {expected}")
     if only_keys := [folder.path for folder in found if not folder.queries]:
         raise VectorsError(f"{only_keys[0]}: has key heads but no query heads (l<LL>h<HH>q); both are needed")
-    return [replace(found[0], called=called)] if found[0].path == root else found
+    return [replace(found[0], model_name=model_name)] if found[0].path == root else found
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Numbers, lists and sentences as people read them: the only place that writes a number for a reader.
+"""Format numbers, lists and sentences for readers: every number in a text is formatted here.
 
 One rule of precision: an error has one significant digit and its value as many decimals. One minus sign, U+2212.
 A window is always `1,024 tokens`.
@@ -129,7 +129,7 @@ def sentence(text: str) -> str:
 
 
 def once(texts: Iterable[str]) -> list[str]:
-    """Texts without the sentences that one before them has said; what is left of none is left out."""
+    """Texts without sentences that an earlier text has; texts that become empty are dropped."""
     said: set[str] = set()
     found = []
     for text in texts:

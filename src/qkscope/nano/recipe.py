@@ -201,9 +201,9 @@ CHECKPOINT_FILES = {
 
 
 def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], replace: bool) -> None:
-    """Record that `out` is this training's, having made sure that nothing finished or foreign is in its way.
+    """Record which training `out` holds, after checking that no finished or foreign files would be lost.
 
-    The checkpoints and texts of another training go if `replace` says so; files that no training wrote never do.
+    With `replace`, checkpoints and texts of another training are deleted; files that no training wrote never are.
     """
     record = _record(out)
     recorded: dict[str, str] = dict(record.get("corpus") or {})
@@ -309,7 +309,7 @@ def write_state(path: Path, state: State, key: str) -> None:
 
 
 def read_state(path: Path, key: str) -> State | None:
-    """The state that an interrupted training left, if it is whole and of this very training."""
+    """The state of an interrupted training; None if there is none, or it is damaged or of another training."""
     if not path.is_file():
         return None
     try:
@@ -322,7 +322,7 @@ def read_state(path: Path, key: str) -> State | None:
 
 
 def is_whole(folder: Path, key: str) -> bool:
-    """Whether a checkpoint of this very training is there, with the weights that were written."""
+    """Whether a folder has a complete checkpoint of this training."""
     mark = _json(folder / "nano.json")
     there = mark.get("key") == key and (folder / "model.safetensors").is_file()
     return there and mark.get("weights") == weights_digest(folder)

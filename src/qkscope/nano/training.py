@@ -112,7 +112,7 @@ def demo(
 
 
 def _refuse_other_results(out: Path, recipe: Recipe, replace: bool) -> None:
-    """Before anything is trained: the study's results must be welcome in the folder, too."""
+    """Refuse a folder with results of another study before anything is trained."""
     path = out / STUDY
     other = path.exists() and path.read_bytes() != study_text(recipe, "").encode()
     if other and not (replace and (out / RECORD).is_file()):

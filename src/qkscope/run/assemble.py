@@ -106,7 +106,7 @@ def assemble(study: Study, measured: Sequence[PlannedCheckpoint], results: Path)
     """Measure every cell that is needed and not cached."""
     tasks = [
         Task(study, each.checkpoint, windows, each.jobs, results, each.architecture.num_layers)
-        for each, windows in wanted_cells(study, measured)
+        for each, windows in zip(measured, wanted_windows(study, measured), strict=True)
     ]
     warnings: dict[str, list[str]] = {}
     for task, warning in zip(tasks, _measure_all(tasks), strict=True):
@@ -141,10 +141,8 @@ def _measure_all(tasks: Sequence[Task]) -> Iterator[str | None]:
             yield warning
 
 
-def wanted_cells(
-    study: Study, measured: Sequence[PlannedCheckpoint]
-) -> Iterator[tuple[PlannedCheckpoint, tuple[int, ...]]]:
-    """Each checkpoint with the windows it is measured over.
+def wanted_windows(study: Study, measured: Sequence[PlannedCheckpoint]) -> list[tuple[int, ...]]:
+    """The windows that each checkpoint is measured over.
 
     A checkpoint of the training run: its own window, the common one, and the shorter of the windows of each two
     neighbours, at which they are compared. A counterfactual one: the windows of the comparisons it was made for.
@@ -159,8 +157,7 @@ def wanted_cells(
             checkpoint = each.checkpoint
             if (checkpoint.weights_of or checkpoint.name) in (a.name, b.name) and common <= checkpoint.window:
                 windows[checkpoint.name].add(common)
-    for each in measured:
-        yield each, tuple(sorted(windows[each.checkpoint.name]))
+    return [tuple(sorted(windows[each.checkpoint.name])) for each in measured]
 
 
 def _checkpoints_before(study: Study, measured: Sequence[PlannedCheckpoint]) -> dict[str, tuple[str, int]]:

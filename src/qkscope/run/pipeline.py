@@ -114,7 +114,7 @@ def run(
 def run_claimed(
     study: Study, results: Path, engine: Engine, claim: Claim, replace: bool = False, figures: bool = True
 ) -> tuple[Results, str]:
-    """A whole run in a folder that this process has claimed: its results, and what is wrong with them, if anything."""
+    """Run a study in a folder that this process has locked: its results, and why it did not succeed (or "")."""
     checkpoints, gaps = _checkpoints(study, results)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
@@ -185,7 +185,7 @@ def _partial_reports(
 
 
 def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -> None:
-    """Record whose the folder is before anything is written there, having made sure that it is not another's."""
+    """Refuse a folder with results of another study; else record that it is this study's."""
     planned = holding(plan.study, plan.planned)
     owner.refuse_other(results, planned, replace=replace, named=unplanned)
     if owner.held(results) is None:
@@ -255,7 +255,7 @@ def _put_together(
     figures: bool,
     finished: bool = True,
 ) -> Results:
-    """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
+    """Write dataset, tables, figures and report, unless they are there and nothing has changed since."""
     from qkscope.results import load_results
 
     computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]

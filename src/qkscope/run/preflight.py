@@ -83,12 +83,12 @@ def preflight(path: Path | str) -> Preflight:
     elif not wrong:
         whole = sources(study)
         here = [each for each in whole if Path(each.source.model).exists()]
-        there = _look_at_hub(study, whole, found)
+        there = _check_hub(study, whole, found)
         some = there if len(there) <= MOST_LOOKED else _ends(there)
         checkpoints = [each for each in whole if each in here or each in some]
-        _look_at_checkpoints(study, checkpoints, found)
+        _check_checkpoints(study, checkpoints, found)
         found.warnings += controls(study, checkpoints if len(checkpoints) == len(whole) else here)[1]
-        _look_at_texts(study, here, found)
+        _check_texts(study, here, found)
         readable = [each for each in whole if each.name in found.configured or each in there]
         configured = [each for each in readable if each.name in found.configured]
         found.findings += inspect_study(study, readable, configured)
@@ -99,7 +99,7 @@ def preflight(path: Path | str) -> Preflight:
     return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
 
 
-def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> None:
+def _check_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> None:
     from qkscope.checkpoints import load_config
     from qkscope.checkpoints.files import require_files
 
@@ -121,7 +121,7 @@ def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found:
             found.warnings.append(f"not checked: {each.name} ({error})")
 
 
-def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Checks) -> None:
+def _check_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Checks) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
     from qkscope.checkpoints import load_tokenizer
     from qkscope.corpus import load_corpus, token_file
@@ -164,7 +164,7 @@ def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Chec
 MOST_LOOKED = 12
 
 
-def _look_at_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> list[Checkpoint]:
+def _check_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> list[Checkpoint]:
     """Are the repositories, revisions, tokenizers and texts on the hub there? Returns the checkpoints that are."""
     from qkscope.checkpoints import find_tokenizer
     from qkscope.corpus.texts import files_on_hub

@@ -148,9 +148,8 @@ def write_plan(
     for other, count in shard_plans(results).items():
         if shard is None or count != shard.count:
             other.unlink(missing_ok=True)
-    if shard is None:
-        with suppress(OSError):  # not there, or not empty
-            shards.rmdir()
+    if shard is None and shards.is_dir() and not any(shards.iterdir()):
+        shards.rmdir()
 
 
 def status(folder: Path | str, verify: bool = False) -> Status:

@@ -164,7 +164,7 @@ class _Settings:
         return [group for group in chosen(self.measures) if not group.sums and "keys" not in group.needs]
 
     def turn(self, layer: int, dim: int) -> Rotation | None:
-        """The rotation of a layer's vectors, if it was said."""
+        """The rotation of a layer's vectors; None if it was not given."""
         of = self.rotation
         found = of.get(layer) if isinstance(of, Mapping) else of
         return found if isinstance(found, Rotation) or found is None else found(dim)

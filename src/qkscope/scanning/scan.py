@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -175,30 +176,26 @@ class ScanResult(MeasuredHeads):
             for name in frame.columns:
                 side: Literal["left", "right"] = "left" if frame[name].dtype == object else "right"
                 table.add_column(_TITLES.get(name, name), justify=side)
-            for row in frame.itertuples(index=False):
-                table.add_row(*(_cell(name, value) for name, value in zip(frame.columns, row, strict=True)))
+            for row in _as_text(frame).itertuples(index=False):
+                table.add_row(*row)
             shown.append(table)
         return Group(*shown, *(Text(f"Note: {warning}") for warning in self.warnings))
 
     def __repr__(self) -> str:
-        shown = [self.summary(), self.decides()]
-        text = "\n".join(frame.to_string(index=False, formatters=_formats(frame)) for frame in shown)
+        text = "\n".join(_as_text(each).to_string(index=False) for each in (self.summary(), self.decides()))
         notes = "".join(f"\nNote: {warning}" for warning in self.warnings)
         return f"{self.headline()}\n{text}{notes}"
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        tables = [
-            table.to_html(index=False, border=0, formatters=_formats(table))
-            for table in self._tables().values()
-        ]
+        tables = [_as_text(each).to_html(index=False, border=0) for each in self._tables().values()]
         notes = "".join(f"<p>Note: {escape(warning)}</p>" for warning in self.warnings)
         return f"<p>{escape(self.headline())}</p>{''.join(tables)}{notes}"
 
 
-def _formats(frame: pd.DataFrame) -> dict[str, Any]:
-    return {name: (lambda value, name=name: _cell(name, value)) for name in frame.columns}
+def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.apply(lambda column: column.map(partial(_cell, column.name)))
 
 
 def _cell(name: str, value: Any) -> str:

@@ -100,7 +100,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured: a model's heads on documents, which are also dealt into groups."""
+    """What is measured: heads of a model on documents, which are dealt into groups."""
 
     subject: Subject
     documents: list[Document]
@@ -111,7 +111,7 @@ class Setup:
     warnings: list[str]
 
     def part(self) -> Part:
-        """Of what it is measured, for the record of a results folder."""
+        """Digests of weights and texts, and the heads, for the record of a results folder."""
         mask = head_mask(zip(self.heads.layer.tolist(), self.heads.head.tolist(), strict=True))
         return Part(weights=self.subject.identity(), texts=digest(self.documents), heads=mask)
 
@@ -196,7 +196,7 @@ def read_documents(
 
 
 def warn(warnings: list[str], message: str | None) -> None:
-    """Log a warning and keep it for the result; nothing without a message."""
+    """Log a warning, if there is one, and add it to those of the result."""
     if message:
         log.warning(message)
         warnings.append(message)
