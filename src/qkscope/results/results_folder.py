@@ -324,11 +324,12 @@ def _renamed(data: xr.Dataset, run: str) -> xr.Dataset:
 
 def _load(path: Path) -> Results:
     if not path.is_dir():
-        return results_of(from_qk(read_qk(path)), path.parent, path.parent.name)
+        name = path.resolve().parent.name if path.name == "qk.csv" else path.stem
+        return results_of(from_qk(read_qk(path)), path.parent, name)
     data = read_dataset(path / NAME) if (path / NAME).is_file() else None
     if (path / "study.yaml").is_file():
         return _of_study(path, data)
-    return results_of(from_qk(read_qk(path / "qk.csv")) if data is None else data, path, path.name)
+    return results_of(from_qk(read_qk(path / "qk.csv")) if data is None else data, path, path.resolve().name)
 
 
 def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
