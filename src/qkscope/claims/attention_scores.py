@@ -57,7 +57,7 @@ def scores(c: Context) -> Claim | None:
         "matches the query (content match). The shares sum to 1."
     )
     text = ("What determines where heads look?", sentence(headline), detail, meaning, c.caveat, verdict)
-    how, see = c.rule(rule_of_contrast()), See("scores", PARTS[order[0]], c.model(c.last), c.main)
+    how, see = c.rule(rule_of_contrast()), c.see("scores", PARTS[order[0]])
     return Claim("scores", *text, tuple(rows), c.best.name, how, see, surprise)
 
 
@@ -204,7 +204,7 @@ def distance(c: Context) -> Claim | None:
     headline = f"{said} {says[verdict]}."
     text = ("Do heads prefer near keys?", headline, detail, meaning, "", verdict)
     surprise = rank(UNCLEAR if verdict == "unclear" else DIFFERENT, math.tanh(value) / 2)
-    how, see = c.rule(bound, sign), See("distance", "score", model, p)
+    how, see = c.rule(bound, sign), c.see("distance", "score")
     return Claim("distance", *text, tuple(rows), c.best.name, how, see, surprise)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qkscope.claims.claim import Claim, Population, Row, See
+from qkscope.claims.claim import Claim, Population, Row
 from qkscope.claims.context import LEVEL, MOST_NAMED, UNCLEAR, Context, head_names, rank
 from qkscope.claims.templates import Compared, training_context
 from qkscope.claims.trends import SCALED
@@ -48,7 +48,7 @@ def classes(c: Context) -> Claim | None:
     tier = UNCLEAR if verdict == "unclear" and not changed else LEVEL
     size = max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)
     how = c.rule(rule_of_contrast(), rule_of_change() if c.training else "")
-    see = See("classes", "class", c.model(c.last), c.main)
+    see = c.see("classes", "class")
     question = "Published taxonomy: how many heads follow position with queries, keys, both or neither?"
     said = (sentence(headline), detail, meaning, caveat, verdict)
     return Claim("classes", question, *said, tuple(rows), c.best.name, how, see, rank(tier, size))

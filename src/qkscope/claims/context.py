@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from qkscope.claims.claim import Population, Row
+from qkscope.claims.claim import Population, Row, See, View
 from qkscope.results import Results
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.stats.levels import SMALLEST, rule_of_error
@@ -210,6 +210,10 @@ class Context:
         changed = self.best.what_changed(self.main, change.start, change.stop)
         ends = f"from {self.labels[change.start]} to {self.labels[change.stop]}"
         return published_r(changed, f"the change of {name_of(measure)}{self.heads()} {ends}")
+
+    def see(self, view: View, measure: str) -> See:
+        """The view of a measure of the main population at the last checkpoint."""
+        return See(view, measure, self.model(self.last), self.main)
 
     def rule(self, *texts: str) -> str:
         """How errors are computed, then how the verdict follows."""

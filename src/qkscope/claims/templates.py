@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qkscope.claims.claim import Claim, Population, Row, See, View
+from qkscope.claims.claim import Claim, Population, Row, View
 from qkscope.claims.context import COORDINATES, DIFFERENT, LEVEL, UNCLEAR, Context, name_of, rank, unit_of
 from qkscope.stats.contrast import Contrast
 from qkscope.stats.evidence import Evidence
@@ -64,7 +64,7 @@ class Compared:
             )
         detail.append(self.before(c, gap))
         text = (sentence(headline), joined(*detail), self.meaning, joined(c.caveat, self.caveat), gap.verdict)
-        how, see = c.rule(rule_of_contrast()), See(self.view, self.first, c.model(c.last), c.main)
+        how, see = c.rule(rule_of_contrast()), c.see(self.view, self.first)
         surprise = rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference)
         return Claim(self.id, self.question, *text, tuple(rows), c.best.name, how, see, surprise)
 

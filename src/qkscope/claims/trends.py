@@ -81,7 +81,7 @@ def _trend(
     control = _control(c, measure) if name == "position" and c.other else ""
     caveat = joined(c.window_caveat, c.caveat, SCALED if measure == "r_q" else "")
     text = (sentence(headline), detail, joined(control, meaning), caveat, verdict)
-    how, see = c.rule(rule_of_change() if c.training else ""), See("signal", measure, c.model(c.last), c.main)
+    how, see = c.rule(rule_of_change() if c.training else ""), c.see("signal", measure)
     surprise = _surprise(c, measure, verdict, position=name == "position")
     return Claim(name, question, *text, tuple(rows), c.best.name, how, see, surprise)
 

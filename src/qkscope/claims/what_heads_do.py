@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qkscope.claims.claim import Claim, Row, See
+from qkscope.claims.claim import Claim, Row
 from qkscope.claims.context import CHANGED, DIFFERENT, LEVEL, UNCLEAR, Context, name_of, rank
 from qkscope.results.roles import ROLES
 from qkscope.stats.behaviour import BEHAVIOUR, RoleEmergence, rank_correlations, role_emergence
@@ -56,7 +56,7 @@ def roles(c: Context) -> Claim | None:
         "A head can have several roles. A role is named only where its score is clear of its threshold; a head that "
         "attends to some tokens may still do anything with what it reads there."
     )
-    see = See("roles", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
+    see = c.see("roles", (shown or found[c.main])[0].role.variable)
     surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, heads))
     text = ("What do heads do, and since when?", sentence(headline), detail, meaning, c.caveat, verdict)
     return Claim("roles", *text, tuple(rows), c.best.name, c.rule(rule_of_roles()), see, surprise)
@@ -145,6 +145,6 @@ def behaviour(c: Context) -> Claim | None:
     )
     question = "Which measure predicts what heads do?"
     text = (question, sentence(headline), detail, meaning, c.caveat, gap.verdict)
-    how, see = c.rule(rule_of_contrast()), See("portrait", best.geometry, c.model(c.last), c.main)
+    how, see = c.rule(rule_of_contrast()), c.see("portrait", best.geometry)
     surprise = rank(DIFFERENT if gap.verdict == "higher" else UNCLEAR, gap.difference)
     return Claim("behaviour", *text, tuple(rows), c.best.name, how, see, surprise)

@@ -37,7 +37,6 @@ from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
-    from qkscope.measures.samples import SampleSums
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -301,17 +300,14 @@ SHARES = ("share_position", "share_key", "share_match", "share_query_position")
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Shares of score variance, its size and the sink, in every sample."""
-    found = [_of_sample(sums) for sums in block.sums]
-    stacked = {name: np.stack([each[name] for each in found]) for name in found[0]}
-    return stacked | {"share_positional": stacked["share_position"] + stacked["share_query_position"]}
-
-
-def _of_sample(sums: SampleSums) -> dict[str, Array]:
-    parts = sums.anatomy
-    if parts is None:
-        return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(sums.v), np.nan))
-    found = {f"share_{name}": share for name, share in parts.shares.items()}
-    return found | {"score_sd": sums.scale * parts.score_sd, "sink": sums.scale * parts.sink}
+    names, shape = (*SHARES, "score_sd", "sink"), (block.samples, len(block))
+    found = {name: np.full(shape, np.nan) for name in names}
+    for i, sums in enumerate(block.sums):
+        if parts := sums.anatomy:
+            for name, share in parts.shares.items():
+                found[f"share_{name}"][i] = share
+            found["score_sd"][i], found["sink"][i] = sums.scale * parts.score_sd, sums.scale * parts.sink
+    return found | {"share_positional": found["share_position"] + found["share_query_position"]}
 
 
 GROUP = MeasureGroup(

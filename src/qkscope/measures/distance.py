@@ -160,9 +160,9 @@ def queries_beyond(lags: Index, counts: Array, queries: Grid) -> Array:
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The position bias that the paths predict, with errors, and the mean score measured on a few queries."""
-    curve = [_bias(sums) for sums in block.sums]
     measured = measured_curve(block.cell.units, block.width)[block.rows.queries]
-    return {"distance_score": np.stack(curve), "distance_score_measured": measured}
+    curves = np.stack([_bias(sums) for sums in block.sums])
+    return {"distance_score": curves, "distance_score_measured": measured}
 
 
 def _bias(sums: SampleSums) -> Array:

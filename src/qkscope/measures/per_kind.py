@@ -56,9 +56,7 @@ def per_kind(q: Moments, k: Moments, axes: Sequence[FirstAxes] | None = None) ->
         separability = weight * apart / spread
         d_prime = apart / np.sqrt((along[0] + along[1]) / 2)
     found = np.stack([explained_q, explained_k, r_q, r_k, linear_q, linear_k, separability, d_prime])
-    found[:, met_bad(q, k)] = np.nan
-    found[~np.isfinite(found)] = np.nan
-    return found
+    return np.where(np.isfinite(found) & ~met_bad(q, k), found, np.nan)
 
 
 def _alone(x: Moments, axes: FirstAxes) -> tuple[Array, Array, Array]:

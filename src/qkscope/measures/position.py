@@ -212,7 +212,7 @@ def _variables() -> tuple[Variable, ...]:
     found = []
     for end, where in (("", ""), ("_from4", ", without the first four tokens")):
         for kind, who in (("q", "queries"), ("k", "keys")):
-            found += [
+            declared = [
                 Variable(f"r_{kind}_from4", f"r_{kind} from token 4", "",
                          f"correlation of {who} with position along PC0{where}", along_axis=True, detail=True),
                 Variable(f"eta_{kind}{end}", f"eta_{kind}", "",
@@ -223,7 +223,8 @@ def _variables() -> tuple[Variable, ...]:
                          along_axis=True, detail=bool(end)),
                 Variable(f"R_{kind}{end}", f"R_{kind}", "",
                          f"best linear readout of position from the whole vector of {who}{where}", detail=bool(end)),
-            ][0 if end else 1 :]  # fmt: skip  # `pca` declares r of all tokens
+            ]  # fmt: skip
+            found += declared if end else declared[1:]  # `pca` declares r of all tokens
     return tuple(found)
 
 

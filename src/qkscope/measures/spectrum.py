@@ -45,10 +45,8 @@ def signal(along: Along, rotation: Rotation) -> Array:
 
 def by_pair(values: Array, rotation: Rotation) -> Array:
     """Sums over the two dimensions of each pair, then over the unrotated ones: (H, d) -> (H, P + 1)."""
-    still = np.ones(rotation.dim, dtype=bool)
-    still[rotation.pairs] = False
-    turned = values[:, rotation.pairs].sum(axis=2)
-    return np.concatenate([turned, values[:, still].sum(axis=1, keepdims=True)], axis=1)
+    turning = values[:, rotation.pairs].sum(axis=2)
+    return np.concatenate([turning, values[:, rotation.still].sum(axis=1, keepdims=True)], axis=1)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
@@ -66,9 +64,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         shares = [per_query(energy(each.sums, rotation), count) for each in along]
         found[f"energy_{name}"] = np.roll(np.stack(shares), 1, axis=2)
         found[f"signal_{name}"] = np.roll(np.stack([signal(each, rotation) for each in along]), 1, axis=2)
-    if 2 * len(rotation.pairs) == rotation.dim:
-        for values in found.values():
-            if values.ndim == 3:
+        if not len(rotation.still):
+            for values in (found[f"energy_{name}"], found[f"signal_{name}"]):
                 values[:, :, 0] = np.nan
     return found
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Population = Literal["all", "RoPE", "NoPE"]
 ROPE: Mapping[str, float] = {"RoPE": 1.0, "NoPE": 0.0}
-"""Populations of heads, as the variable `rope` has them."""
+"""The value of the variable `rope` in each population of heads."""
 # Means over the heads of a population that `scalars` has, besides all `role_` measures.
 SCALARS = (
     *("share_position", "share_key", "share_match", "share_query_position", "share_positional"),
@@ -137,7 +137,7 @@ def finite(values: xr.DataArray) -> xr.DataArray:
     return abs(values) < np.inf
 
 
-# --- what they are taken over -----------------------------------------------------------------------------------------
+# --- measures, errors and populations of heads ------------------------------------------------------------------------
 
 
 def values(data: xr.Dataset, name: str) -> xr.DataArray:
@@ -205,7 +205,7 @@ def ordered(data: xr.Dataset, order: Sequence[str]) -> xr.Dataset:
     return data.sel(checkpoint=[name for name in order if name in there])
 
 
-# --- tables of a row per drawn mark -----------------------------------------------------------------------------------
+# --- tables for figures -----------------------------------------------------------------------------------------------
 
 
 def means(

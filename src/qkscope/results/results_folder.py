@@ -5,7 +5,6 @@ A bare qk.csv, from any script, is a results folder of one file: order and phase
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -275,12 +274,13 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
     import xarray as xr
 
     loaded = [as_results(run) for run in runs]
-    named = {run.timeline.name or run.folder.name: run for run in loaded}
     if not loaded:
         raise TableError("no runs to join; give at least one results folder")
-    if len(named) < len(loaded):
-        twice = Counter(run.timeline.name or run.folder.name for run in loaded).most_common(1)[0][0]
-        raise TableError(f"two runs are named {twice!r}; give one of the studies another name")
+    named: dict[str, Results] = {}
+    for run in loaded:
+        if (name := run.timeline.name or run.folder.name) in named:
+            raise TableError(f"two runs are named {name!r}; give one of the studies another name")
+        named[name] = run
     if len(limits := {run.thresholds for run in loaded}) > 1:
         raise TableError(f"the runs have different thresholds ({limits}); make them equal with rethreshold")
     windows = {run.timeline.matched_window for run in loaded}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # By how many standard errors a score must exceed its threshold.
 BEYOND = 2.0
-# In tables, of a head that has none.
+# Written in tables for a head without a role.
 NO_ROLE = "no role"
 
 

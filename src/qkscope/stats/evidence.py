@@ -103,8 +103,8 @@ class Evidence:
             return "documents"
         if self.groups == FEWEST_GROUPS - 1:
             return "too few groups"
-        fewest = min(present(self.data).sum("head").to_numpy().tolist(), default=0)
-        return "heads" if fewest >= FEWEST_HEADS else "nothing"
+        heads = present(self.data).sum("head").to_numpy()
+        return "heads" if len(heads) and heads.min() >= FEWEST_HEADS else "nothing"
 
     @cached_property
     def populations(self) -> tuple[Population, ...]:
