@@ -240,7 +240,9 @@ class Results:
                 share = some["share_positional"].mean() if "share_positional" in some else np.nan
                 means = (f"{value:.3f}" for value in (some["r_q"].mean(), some["r_k"].abs().mean()))
                 percent = "" if np.isnan(share) else f"{share:.0%}"
-                lines.append(line(checkpoint.model, "" if kind == "all" else kind, len(some), percent, *means))
+                lines.append(
+                    line(checkpoint.model, "" if kind == "all" else kind, len(some), percent, *means)
+                )
         report = self.folder / "report.html"
         return "\n".join([*lines, "", f"report: {report}" if report.is_file() else f"results: {self.folder}"])
 

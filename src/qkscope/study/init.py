@@ -189,7 +189,7 @@ def _window(config: Path | None) -> tuple[int, str]:
             ) from error
         known = next((fields[name] for name in POSITIONS if isinstance(fields.get(name), int)), None)
     if known is None or known <= 1:
-        return WINDOW, f"the configuration does not give the model's context length"
+        return WINDOW, "the configuration does not give the model's context length"
     if known > LONGEST:
         return LONGEST, f"the configuration allows {known:,} positions; the first {LONGEST:,} are read"
     return known, f"the configuration allows {known:,} positions"
