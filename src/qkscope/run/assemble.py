@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# Bytes in memory for one of a unit's file (triangles become squares), and of a process beside its units.
-UNPACKED, BESIDE = 3, 400_000_000
+# Bytes in memory for one of a unit's file (with the blocks of heads at work), and of a process beside its units.
+UNPACKED, BESIDE = 2, 400_000_000
 # Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
 BYTES_A_SECOND = 30_000_000
 # Parts of the program that decide the numbers of a cell: where they change, cached cells are measured again.
