@@ -118,7 +118,7 @@ class Bins:
         in float32 on their own device (float64 for float64 tensors), document by document.
         """
         if isinstance(x, np.ndarray):
-            x = x.astype(np.float64)
+            x, self._member = x.astype(np.float64), np.asarray(self._member, dtype=np.float64)
         else:
             import torch
 
