@@ -190,7 +190,7 @@ def document_nats(
     """Sum of -log p over each document's tokens 1 to `window`, and how many these are; in the order of `documents`."""
     import torch
 
-    place = {document.index: i for i, document in enumerate(documents)}
+    row_of = {document.index: i for i, document in enumerate(documents)}
     nats, counts = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
     ablation = ablation or Ablation("head", {}, {})
     wanted = {layer for layer, heads in ablation.heads.items() if heads}
@@ -205,6 +205,6 @@ def document_nats(
                     "reached, so their heads cannot be ablated"
                 )
             found = token_nats(head, hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            rows = [place[document.index] for document in batch.documents]
+            rows = [row_of[document.index] for document in batch.documents]
             nats[rows], counts[rows] = found.reshape(len(ids), -1).sum(axis=1), ids.shape[1] - 1
     return nats, counts
