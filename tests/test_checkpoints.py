@@ -91,7 +91,7 @@ def test_shards_load_and_a_missing_one_is_named(tmp_path):
 def test_the_digest_follows_configuration_and_weights_alone(scratch):
     first = resolve(Source(str(scratch)))
     assert first.commit.startswith("sha256:")
-    assert first.path == str(scratch)
+    assert first.source.path == scratch
     (scratch / "notes.txt").write_text("anything")
     assert resolve(Source(str(scratch))).commit == first.commit
     weights = scratch / "model.safetensors"

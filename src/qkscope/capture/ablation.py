@@ -163,7 +163,7 @@ def check_ablation(model: Any, through: str, layers: Mapping[int, tuple[int, int
         f"parts of the scores of this {backbone.config.model_type} model cannot be removed, because its attention does "
         "not take queries and keys of more dimensions ({}): heads can be measured, but not ablated"
     )
-    with evaluating(backbone), torch.no_grad():
+    with evaluating(backbone):
         plain = backbone(input_ids=ids, use_cache=False)[0].float()
         try:
             with ablating(model, through, nothing):
@@ -190,11 +190,11 @@ def document_nats(
     """Sum of -log p over each document's tokens 1 to `window`, and how many these are; in the order of `documents`."""
     import torch
 
-    place = {document.index: i for i, document in enumerate(documents)}
+    row_of = {document.index: i for i, document in enumerate(documents)}
     nats, counts = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
     ablation = ablation or Ablation("head", {}, {})
     wanted = {layer for layer, heads in ablation.heads.items() if heads}
-    with evaluating(model), torch.no_grad(), ablating(model, through, ablation) as backbone:
+    with evaluating(model), ablating(model, through, ablation) as backbone:
         for batch in batches(documents, window, batch_tokens, mixed=False):
             ablation.seen.clear()
             ids = torch.from_numpy(batch.ids()).to(input_device(backbone))
@@ -205,6 +205,6 @@ def document_nats(
                     "reached, so their heads cannot be ablated"
                 )
             found = token_nats(head, hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            rows = [place[document.index] for document in batch.documents]
+            rows = [row_of[document.index] for document in batch.documents]
             nats[rows], counts[rows] = found.reshape(len(ids), -1).sum(axis=1), ids.shape[1] - 1
     return nats, counts

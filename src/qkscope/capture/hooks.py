@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
@@ -40,7 +40,7 @@ def capture(
     backbone = find_backbone(model)
     architecture = read_architecture(backbone.config)
     layers = architecture.attention_layers if layers is None else layers
-    chosen = _Layers(architecture, layers, consumer, observe)
+    chosen = _Layers(architecture, sorted(layers), consumer, observe)
     show_layers = HOOKS[through or find_hook(backbone)]
     with (
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
@@ -97,48 +97,44 @@ def find_hook(backbone: Any) -> str:
     return "interface" if seen else "products"
 
 
+@dataclass
 class _Layers:
     """Passes on the calls that a hook sees; `layers` must be called exactly once per pass."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        layers: Collection[int],
-        consumer: Consumer,
-        observe: Observer | None,
-    ) -> None:
-        self._architecture, self._consumer, self._observe = architecture, consumer, observe
-        self._layers = sorted(layers)
-        self._seen: list[int] = []
-        self._last: LayerCall | None = None
+    architecture: Architecture
+    layers: list[int]
+    consumer: Consumer
+    observer: Observer | None
+    seen: list[int] = field(default_factory=list)
+    last: LayerCall | None = None
 
     def begin(self) -> None:
-        self._seen, self._last = [], None
+        self.seen, self.last = [], None
 
     def observe(self, call: LayerCall) -> None:
-        if call.layer not in self._layers or call.q.shape[2] != call.k.shape[2]:
+        if call.layer not in self.layers or call.q.shape[2] != call.k.shape[2]:
             return
-        if self._last is not None and _pointers(call) == _pointers(self._last):
+        if self.last is not None and _pointers(call) == _pointers(self.last):
             return  # some layers weigh two sets of values with the same queries and keys
-        self._last = replace(call, scores=None, values=None, output=None, weights=None)
-        self._seen.append(call.layer)
-        if self._observe is not None:
-            self._observe(call)
-        self._consumer(call.layer, call.q, _own_keys(self._architecture, call))
+        self.last = replace(call, scores=None, values=None, output=None, weights=None)
+        self.seen.append(call.layer)
+        if self.observer is not None:
+            self.observer(call)
+        self.consumer(call.layer, call.q, _own_keys(self.architecture, call))
 
     def end(self) -> None:
         """After a pass: each layer exactly once."""
-        self._last = None
-        if sorted(self._seen) == self._layers:
+        self.last = None
+        if sorted(self.seen) == self.layers:
             return
-        family = self._architecture.family
-        if twice := sorted({layer for layer in self._seen if self._seen.count(layer) > 1}):
+        family = self.architecture.family
+        if twice := sorted({layer for layer in self.seen if self.seen.count(layer) > 1}):
             raise CaptureError(
                 f"this {family} model ran layers {twice} more than once in one pass, so their tokens cannot be counted "
                 "exactly once"
             )
         raise CaptureError(
-            f"the {family} family cannot be captured: only {len(self._seen)} of its {len(self._layers)} attention "
+            f"the {family} family cannot be captured: only {len(self.seen)} of its {len(self.layers)} attention "
             "layers have one query and one key per token in transformers' attention interface or in a product that "
             "goes into a softmax"
         )

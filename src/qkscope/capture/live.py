@@ -45,7 +45,6 @@ def undisturbed(model: Any) -> Iterator[None]:
             torch.autocast(device, enabled=False),
             _without_accelerate(model),
             evaluating(model),
-            torch.no_grad(),
         ):
             yield
     finally:

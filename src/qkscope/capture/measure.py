@@ -120,8 +120,7 @@ class _Watch:
         softmaxes: Softmaxes,
         scales: Mapping[int, float],
     ) -> None:
-        self._sums, self._rotations, self._scales = sums, rotations, scales
-        self._softmaxes = softmaxes
+        self._sums, self._rotations, self._softmaxes, self._scales = sums, rotations, softmaxes, scales
         self._softmax: Softmax | None = None
         self._numbers = heads_by_layer(request.heads)
 
@@ -139,10 +138,9 @@ class _Watch:
     def layer(self, index: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
             facts = self._facts(index, q, k)
-            q_measured = _selected(q, self._numbers["q"][index])
-            k_measured = _selected(k, self._numbers["k"][index])
+            q, k = (_selected(x, self._numbers[kind][index]) for kind, x in (("q", q), ("k", k)))
             for each in self._sums:
-                each.layer(index, q_measured, k_measured, facts)
+                each.layer(index, q, k, facts)
 
     def _facts(self, index: int, q: Any, k: Any) -> LayerFacts:
         numbers = self._numbers["q"][index]
@@ -188,9 +186,7 @@ def _run_all(
     on_tokens: Callable[[int], None] | None = None,
 ) -> None:
     """Show all passes to `watch`, which is given the last hidden states: no cache and no language-model head."""
-    import torch
-
-    with evaluating(backbone), torch.no_grad():
+    with evaluating(backbone):
         for batch in passes:
             watch.begin(batch)
             ids = _ids(backbone, batch)

@@ -87,7 +87,7 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
 
     backbone = find_backbone(model)
     ids = _two_documents(backbone)
-    with evaluating(backbone), torch.no_grad():
+    with evaluating(backbone):
         through = find_hook(backbone)
         plain = backbone(input_ids=ids, use_cache=False)[0]
         seen, watched = _look(model, through, layers, ids)
@@ -151,8 +151,6 @@ def padding_difference(model: Any, through: str, layers: Collection[int], ids: A
 
     Of each layer the last tokens before the cut are compared, which have the most keys to choose from.
     """
-    import torch
-
     alone: dict[int, tuple[Any, Any]] = {}
     found = [0.0]
 
@@ -164,7 +162,7 @@ def padding_difference(model: Any, through: str, layers: Collection[int], ids: A
             padded = x[:, :, max(0, length - LAST) : length].float()
             found.append(float((padded - before).norm() / before.norm()))
 
-    with evaluating(find_backbone(model)), torch.no_grad():
+    with evaluating(find_backbone(model)):
         for consumer, part in ((keep, ids[:, :length]), (compare, ids)):
             with capture(model, consumer, layers, through) as backbone:
                 backbone(input_ids=part, use_cache=False)
@@ -255,12 +253,15 @@ def _alike(modules: list[Any]) -> Iterator[set[int]]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards each module is in the mode it was in."""
+    """Without dropout and without gradients; afterwards each module is in the mode it was in."""
+    import torch
+
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         for module in training:
             module.training = True

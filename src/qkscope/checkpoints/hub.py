@@ -29,9 +29,9 @@ from qkscope.checkpoints.hub_errors import (
     Kind,
     WaitTooLongError,
     explain,
+    full_name,
     line,
     may_pass,
-    place_of,
     response_of,
     status_of,
 )
@@ -67,7 +67,7 @@ class Listing:
 
     @property
     def place(self) -> str:
-        return place_of(self.repo, self.revision, self.kind)
+        return full_name(self.repo, self.revision, self.kind)
 
 
 def need(module: str) -> Any:
@@ -102,7 +102,7 @@ def list_files(
     with _or_a_folder(repo, kind):
         if _offline():
             raise UnreachableError(
-                f"{place_of(repo, revision, kind)} is not in the hub cache ({cache}) and HF_HUB_OFFLINE is set; unset "
+                f"{full_name(repo, revision, kind)} is not in the hub cache ({cache}) and HF_HUB_OFFLINE is set; unset "
                 "it, or give a local folder instead"
             )
         try:
@@ -115,7 +115,7 @@ def list_files(
     files = {each.rfilename: each for each in info.siblings or ()}
     if wrong := [name for name in files if not is_safe(name)]:
         raise HubError(
-            f"{place_of(repo, revision, kind)}: lists a file {wrong[0][:200]!r}, which is not a valid path "
+            f"{full_name(repo, revision, kind)}: lists a file {wrong[0][:200]!r}, which is not a valid path "
             "inside it; nothing was downloaded"
         )
     known = {name: each.size for name, each in files.items() if each.size is not None}
@@ -138,7 +138,7 @@ def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list
     with _or_a_folder(repo, kind):
         if _offline():
             raise UnreachableError(
-                f"{place_of(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
+                f"{full_name(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
             )
         refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
@@ -206,7 +206,7 @@ def make_repository(repo: str, kind: Kind, *, private: bool = False) -> None:
     """Create a dataset or a static Space on the hub if it is not there."""
     api = need("huggingface_hub").HfApi()
     if _offline():
-        raise HubError(f"{place_of(repo, None, kind)}: nothing can be uploaded while HF_HUB_OFFLINE is set")
+        raise HubError(f"{full_name(repo, None, kind)}: nothing can be uploaded while HF_HUB_OFFLINE is set")
 
     sdk = "static" if kind == "space" else None
     create = partial(api.create_repo, repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk)
@@ -272,7 +272,7 @@ def _ask(
             if pause is None:
                 nearest = partial(_nearest, repo, revision, kind)
                 raise explain(error, repo, revision, kind, nearest) from error
-            log.warning("%s: %s; trying again in %.0f s", place_of(repo, revision, kind), line(error), pause)
+            log.warning("%s: %s; trying again in %.0f s", full_name(repo, revision, kind), line(error), pause)
             time.sleep(pause)
 
 
@@ -379,15 +379,15 @@ def _answer_seconds() -> float:
 PREFIX = "hub:"
 
 
-def on_hub(place: Path | str) -> bool:
-    """Whether a place is one on the hub."""
-    return str(place).startswith(PREFIX)
+def on_hub(address: Path | str) -> bool:
+    """Whether an address is one on the hub, not a path."""
+    return str(address).startswith(PREFIX)
 
 
-def split_address(place: Path | str) -> tuple[str, str]:
+def split_address(address: Path | str) -> tuple[str, str]:
     """`owner/name` and the folder in it, "" for all of it."""
-    owner, _, rest = str(place).removeprefix(PREFIX).partition("/")
+    owner, _, rest = str(address).removeprefix(PREFIX).partition("/")
     name, _, folder = rest.partition("/")
-    if not on_hub(place) or not owner or not name:
-        raise HubError(f"{str(place)!r}: expected hub:owner/name")
+    if not on_hub(address) or not owner or not name:
+        raise HubError(f"{str(address)!r}: expected hub:owner/name")
     return f"{owner}/{name}", folder.rstrip("/")

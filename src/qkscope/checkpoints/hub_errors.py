@@ -33,42 +33,42 @@ def explain(
     """
     from huggingface_hub import constants, errors
 
-    place = place_of(repo, revision, kind)
+    name = full_name(repo, revision, kind)
     status = status_of(error)
     page = repo if kind == "model" else f"{kind}s/{repo}"
     for cause in chain(error):
         if isinstance(cause, errors.GatedRepoError):
             return HubError(
-                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{page}, then log in with "
+                f"{name} is gated: accept its terms on {constants.ENDPOINT}/{page}, then log in with "
                 "`hf auth login` or set HF_TOKEN"
             )
         if isinstance(cause, errors.RevisionNotFoundError):
-            return HubError(f"{place}: no such revision{nearest()}")
+            return HubError(f"{name}: no such revision{nearest()}")
         if isinstance(cause, errors.HFValidationError):
             what = "is neither a folder on this machine nor a name on the hub (owner/name)"
             return HubError(f"{repo!r} {what}")
         if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
             folder = "no local folder of that name and " if kind == "model" else ""
             return HubError(
-                f"{place}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
+                f"{name}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
                 f"{kind} log in with `hf auth login` or set HF_TOKEN to a token with read access"
             )
         if isinstance(cause, errors.EntryNotFoundError) and status == 404:
-            return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
-    return _explain_outage(error, place, status)
+            return HubError(f"{name}: incomplete, a file it lists is missing on the hub ({line(cause)})")
+    return _explain_outage(error, name, status)
 
 
-def _explain_outage(error: BaseException, place: str, status: int | None) -> HubError:
+def _explain_outage(error: BaseException, name: str, status: int | None) -> HubError:
     """Errors that are not the user's mistake: limits, outages, the network, the disk."""
     from huggingface_hub import constants
 
     again = "run again later: downloaded files are kept"
     for cause in chain(error):
         if isinstance(cause, WaitTooLongError):
-            return HubError(f"{place}: {cause}; {again}")
+            return HubError(f"{name}: {cause}; {again}")
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             what = f"the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
-            return HubError(f"{place}: {what}")
+            return HubError(f"{name}: {what}")
     if status == 429:
         what = f"the hub still limits the request rate (429) after several attempts; {again}"
     elif status == 412:
@@ -77,12 +77,12 @@ def _explain_outage(error: BaseException, place: str, status: int | None) -> Hub
         what = f"the hub still returns HTTP {status} after several attempts; {again}"
     elif is_network(error):
         return UnreachableError(
-            f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
+            f"{name}: {constants.ENDPOINT} cannot be reached or the connection broke "
             f"({line(chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
         )
     else:
         what = f"unexpected response from the hub ({line(error)})"
-    return HubError(f"{place}: {what}")
+    return HubError(f"{name}: {what}")
 
 
 def status_of(error: BaseException) -> int | None:
@@ -122,7 +122,7 @@ def may_pass(error: BaseException) -> bool:
     return is_network(error) if status is None else status == 429 or status >= 500
 
 
-def place_of(repo: str, revision: str | None, kind: Kind) -> str:
+def full_name(repo: str, revision: str | None, kind: Kind) -> str:
     return f"{'' if kind == 'model' else f'{kind} '}{repo}{f'@{revision}' if revision else ''}"
 
 

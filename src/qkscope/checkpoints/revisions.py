@@ -122,8 +122,8 @@ def short_number(value: int, decimals: int = 1) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
-def phases_yaml(revisions: Sequence[Revision], place: str = "revision", parent: str = "") -> str:
-    """The `phases:` of a study, to paste: one entry a checkpoint, as `place: parent + name`.
+def phases_yaml(revisions: Sequence[Revision], key_name: str = "revision", parent: str = "") -> str:
+    """The `phases:` of a study, to paste: one entry a checkpoint, as `key_name: parent + name`.
 
     Long-context names contain windows: the phase's own, and that of all phases before it.
     """
@@ -138,7 +138,7 @@ def phases_yaml(revisions: Sequence[Revision], place: str = "revision", parent: 
             "    checkpoints:",
         ]
         for revision in members:
-            entry = {place: parent + revision.name, "step": revision.step, "label": revision.label}
+            entry = {key_name: parent + revision.name, "step": revision.step, "label": revision.label}
             text = yaml.safe_dump(
                 entry, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
             )

@@ -172,7 +172,7 @@ class Candidate:
 
 def parse_candidate(text: str, layers: tuple[int, ...] | None = None) -> Candidate:
     """Parse a candidate; `layers` if it does not name any."""
-    body, _, place = text.partition("@")
+    body, _, layer_text = text.partition("@")
     kind, _, rest = body.partition(":") if ":" in body else ("default", "", body)
     usage = "expected such as theta=2e6, linear:factor=4, yarn:factor=8,original=4096 or llama3:factor=8"
     if kind not in TYPES:
@@ -194,7 +194,7 @@ def parse_candidate(text: str, layers: tuple[int, ...] | None = None) -> Candida
         raise CheckpointError(
             f"--rope {text}: {'a factor' if kind != 'default' else 'theta'} is missing; {usage}"
         )
-    return Candidate(text, kind, values, parse_layers(place) if place else layers)
+    return Candidate(text, kind, values, parse_layers(layer_text) if layer_text else layers)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

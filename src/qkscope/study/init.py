@@ -37,14 +37,14 @@ class Starter:
     check: tuple[str, ...]
 
 
-def init(places: str | Sequence[str], out: Path | str | None = None) -> tuple[Path, Starter]:
+def init(checkpoints: str | Sequence[str], out: Path | str | None = None) -> tuple[Path, Starter]:
     """Write a commented study file; never over another file.
 
-    `places` is a folder of checkpoints or a model on the hub; or several folders, the phases of one training run in
+    `checkpoints` is a folder of them or a model on the hub; or several folders, the phases of one training run in
     order, such as a base run and its long-context continuation.
     """
-    given = [places] if isinstance(places, str) else list(places)
-    folders = [Path(place).expanduser() for place in given]
+    given = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
+    folders = [Path(each).expanduser() for each in given]
     if out is not None and Path(out).resolve().parent != Path.cwd():
         folders = [folder.resolve() for folder in folders]  # a study's paths are relative to its file
     if len(given) > 1:
@@ -114,16 +114,16 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
     return _starter("-".join(labels), lines, tokenizer, sorted(set(windows)), why, check)
 
 
-def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
+def _tokenizer(phases: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
     """The study's line about its tokenizer, and what to check, if it is not next to all of the weights."""
 
     def there(folder: Path) -> bool:
         return has_tokenizer(path.name for path in folder.iterdir())
 
-    without = [found[-1] for _, found in places if not there(found[-1])]
+    without = [found[-1] for _, found in phases if not there(found[-1])]
     if not without:
         return [], []
-    near = [place for folder, found in places for place in (folder, found[-1]) if there(place)]
+    near = [each for folder, found in phases for each in (folder, found[-1]) if there(each)]
     line = f"tokenizer: {_scalar(str(near[0])) if near else CHANGE_ME}   # not in {without[0].name}"
     missing = "tokenizer: none found next to the weights; give a folder or a hub model"
     return [line], [] if near else [missing]

@@ -111,9 +111,9 @@ def missing_files(path: Path, study: Study) -> list[str]:
         if Path(source).is_absolute() and not _exists(source)
     ]
     for checkpoint in sources(study):
-        place = checkpoint.source.model
-        if Path(place).is_absolute() and not _exists(place):
-            mistakes.append(Mistake(checkpoint.loc, f"no folder at {place}"))
+        model = checkpoint.source.model
+        if Path(model).is_absolute() and not _exists(model):
+            mistakes.append(Mistake(checkpoint.loc, f"no folder at {model}"))
     return rendered(path, mistakes)
 
 
@@ -139,7 +139,7 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
     data = copy.deepcopy(data)
     for key in ("model", "tokenizer"):
         if isinstance(data.get(key), str):
-            data[key] = _place(data[key], base)
+            data[key] = _model_path(data[key], base)
     if isinstance(data.get("checkpoints"), str):
         data["checkpoints"], mistakes = _discovered(data["checkpoints"], base, ("checkpoints",))
     for i, phase in _phase_folders(data):
@@ -179,13 +179,13 @@ def _discovered(folder: str, base: Path, loc: Loc) -> tuple[list[dict[str, str]]
     """The checkpoint folders below `folder`, in training order."""
     from qkscope.checkpoints import discover
 
-    place = absolute(folder, base)
+    path = absolute(folder, base)
     try:
-        return [{"folder": str(found)} for found in discover(Path(place))], []
+        return [{"folder": str(found)} for found in discover(Path(path))], []
     except QkscopeError as error:
-        return [{"folder": place}], [Mistake(loc, str(error))]
+        return [{"folder": path}], [Mistake(loc, str(error))]
     except OSError as error:
-        return [{"folder": place}], [Mistake(loc, f"{place}: cannot be read ({error.strerror})")]
+        return [{"folder": path}], [Mistake(loc, f"{path}: cannot be read ({error.strerror})")]
 
 
 def _entry_lists(data: dict[Any, Any]) -> Iterator[list[Any]]:
@@ -203,20 +203,20 @@ def _entry(item: object, base: Path, has_model: bool) -> object:
     if isinstance(item, str):
         if has_model:
             return {"revision": item}
-        place = _place(item, base)
-        if not Path(place).is_absolute() and "@" in place:
-            model, _, revision = place.partition("@")
+        path = _model_path(item, base)
+        if not Path(path).is_absolute() and "@" in path:
+            model, _, revision = path.partition("@")
             return {"model": model, "revision": revision}
-        return {"model": place}
+        return {"model": path}
     if isinstance(item, dict):
         item = dict(item)
-        for key, resolved in (("folder", absolute), ("model", _place), ("tokenizer", _place)):
+        for key, resolved in (("folder", absolute), ("model", _model_path), ("tokenizer", _model_path)):
             if isinstance(item.get(key), str):
                 item[key] = resolved(item[key], base)
     return item
 
 
-def _place(text: str, base: Path) -> str:
+def _model_path(text: str, base: Path) -> str:
     """A model as a path if it is one (it exists, or it is written like one), otherwise as a hub's name."""
     local = text.startswith((".", "/", "~")) or _exists(base / text)
     return absolute(text, base) if local and text else text

@@ -356,9 +356,9 @@ def _checkpoint(study: Study, entry: Entry, part: Phase | Family | None, loc: Lo
 
 def _default_name(study: Study, entry: Entry) -> str:
     """A revision is named by itself within one model's study, else as `model@revision`; a folder by its last part."""
-    place = entry.folder or entry.model or study.model or ""
-    local = entry.folder or Path(place).is_absolute()
-    base = (Path(place).name if local else place) or place
+    model = entry.folder or entry.model or study.model or ""
+    local = entry.folder or Path(model).is_absolute()
+    base = (Path(model).name if local else model) or model
     if entry.gguf_file and not entry.revision:
         return Path(entry.gguf_file).stem
     if entry.revision is None:

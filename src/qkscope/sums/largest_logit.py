@@ -154,8 +154,8 @@ class _Recorder(Recorder):
             # NaN scores win and stay.
             larger = ~(largest <= before) & ~np.isnan(before)
             total.logit[ring, rows] = np.where(larger, largest, before)
-            place = np.stack([np.full_like(query, document), query + start, key], axis=1)
-            total.where[ring, rows] = np.where(larger[:, None], place, total.where[ring, rows])
+            found_at = np.stack([np.full_like(query, document), query + start, key], axis=1)
+            total.where[ring, rows] = np.where(larger[:, None], found_at, total.where[ring, rows])
 
     def done(self) -> LogitSum:
         return self._sum

@@ -252,13 +252,13 @@ class _TorchSums(_Sums):
         self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
         mean = x[:, :FIRST].to(self.work).mean(dim=1)
         self.shift = torch.where(torch.isfinite(mean), mean, torch.zeros_like(mean))
-        self.place = x.device
+        self.products_on = x.device
         # Some tokens are enough: where only others are large, float64 is merely slower.
         some = x[:, : FIRST : max(1, min(x.shape[1], FIRST) // SAMPLED)].to(self.work)
         spread = (some - self.shift[:, None, :]).abs().amax(dim=(1, 2))
         if bool(((spread > 0) & (spread < SMALLEST)).any()):
-            self.work, self.place = torch.float64, self.device
-            self.shift = self.shift.to(self.place, self.work)
+            self.work, self.products_on = torch.float64, self.device
+            self.shift = self.shift.to(self.products_on, self.work)
         self.origin = float(_on_host(t).mean())
         self.bad = torch.zeros(len(x), dtype=torch.int64, device=self.device)
 
@@ -266,7 +266,7 @@ class _TorchSums(_Sums):
         import torch
 
         s = _on_host(t) - self.origin
-        y = x.to(self.place, self.work) - self.shift[:, None, :]
+        y = x.to(self.products_on, self.work) - self.shift[:, None, :]
         products = torch.bmm(y.transpose(1, 2), y)
         if not bool(torch.isfinite(products.diagonal(dim1=1, dim2=2)).all()):
             largest = LARGEST["float64" if self.work == torch.float64 else "float32"]

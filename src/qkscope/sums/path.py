@@ -106,8 +106,8 @@ class Bins:
     """
 
     def __init__(self, edges: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        place = np.searchsorted(edges, positions, side="right") - 1
-        member = place[..., None, :] == np.arange(len(edges) - 1)[:, None]  # (..., bins, tokens)
+        bins = np.searchsorted(edges, positions, side="right") - 1
+        member = bins[..., None, :] == np.arange(len(edges) - 1)[:, None]  # (..., bins, tokens)
         self.n = member.sum(axis=-1).reshape(-1, len(edges) - 1).sum(axis=0)
         self._member: Any = member.astype(np.float64)
 
@@ -118,7 +118,7 @@ class Bins:
         in float32 on their own device (float64 for float64 tensors), document by document.
         """
         if isinstance(x, np.ndarray):
-            x = x.astype(np.float64)
+            x, self._member = x.astype(np.float64), np.asarray(self._member, dtype=np.float64)
         else:
             import torch
 

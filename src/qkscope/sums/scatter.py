@@ -110,6 +110,6 @@ def _above(dim: int) -> NDArray[np.int64]:
 def _square(dim: int) -> NDArray[np.int64]:
     """For each entry of the matrix, laid out row by row, its place among those above the diagonal; 0 on it."""
     rows, columns = np.triu_indices(dim, 1)
-    places = np.zeros((dim, dim), dtype=np.int64)
-    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
-    return places.ravel()
+    index = np.zeros((dim, dim), dtype=np.int64)
+    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
+    return index.ravel()

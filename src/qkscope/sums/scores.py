@@ -112,12 +112,11 @@ class _Recorder(Recorder):
     """Scores of the first documents of a unit, by number."""
 
     def __init__(self, request: Request) -> None:
-        self._windows, self._chosen = request.windows, sorted(request.documents)[:DOCUMENTS]
-        self._heads, self._rows = request.heads, request.rows("q")
-        self._key_heads = {layer: request.heads.keys[at, 1] for layer, at in request.rows("k").items()}
-        self._lags = distances(self._windows[-1])
-        self._n = np.zeros((len(self._windows), len(self._lags)), dtype=np.int64)
-        self._total = np.zeros((len(self._windows), len(self._heads), len(self._lags)))
+        self._chosen = sorted(request.documents)[:DOCUMENTS]
+        self._rows, self._reads = request.rows("q"), request.reads()
+        windows, lags = request.windows, distances(request.windows[-1])
+        n = np.zeros((len(windows), len(lags)), dtype=np.int64)
+        self._sum = ScoreSum(windows, lags, n, np.zeros((len(windows), len(request.heads), len(lags))))
         self._present: list[tuple[int, int, NDArray[np.int64], NDArray[np.bool_]]] = []
 
     def begin(self, batch: Batch) -> None:
@@ -126,33 +125,32 @@ class _Recorder(Recorder):
         for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
             if document.index not in self._chosen:
                 continue
-            for ring, (start, stop) in enumerate(rings(length, self._windows)):
+            for ring, (start, stop) in enumerate(rings(length, self._sum.windows)):
                 t = queries(start, stop)
-                there = t[:, None] - self._lags >= SINK
-                self._n[ring] += there.sum(axis=0)
+                there = t[:, None] - self._sum.lags >= SINK
+                self._sum.n[ring] += there.sum(axis=0)
                 self._present.append((row, ring, t, there))
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         import torch
 
-        rows = self._rows[index]
+        rows, reads = self._rows[index], self._reads[index]
         for row, ring, t, there in self._present:
-            back = np.maximum(t[:, None] - self._lags, 0).ravel()
+            back = np.maximum(t[:, None] - self._sum.lags, 0).ravel()
             at, before = (torch.as_tensor(each, device=q.device) for each in (t, back))
-            for number, key in enumerate(self._key_heads[index]):
-                reading = np.flatnonzero(self._heads.kv_head[rows] == key)
+            for number in np.unique(reads).tolist():
+                reading = np.flatnonzero(reads == number)
                 heads = torch.as_tensor(reading, device=q.device)
                 found = self._products(q[row], heads, k[row, number], at, before)
-                self._total[ring, rows[reading]] += np.where(there, found, 0.0).sum(axis=1)
+                self._sum.total[ring, rows[reading]] += np.where(there, found, 0.0).sum(axis=1)
 
     def _products(self, q: Any, heads: Any, k: Any, at: Any, before: Any) -> NDArray[np.float64]:
         """q (all heads, tokens, dim) of `heads` times k (tokens, dim) at each distance before. (heads, t, lags)"""
         # Gathered first, so that only what is scored is copied, and converted where the model runs in half precision.
         queries_at = q[heads[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
-        keys = k.index_select(0, before).float().view(len(at), len(self._lags), k.shape[-1])
+        keys = k.index_select(0, before).float().view(len(at), len(self._sum.lags), k.shape[-1])
         return np.asarray((queries_at @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
 
     def done(self) -> ScoreSum:
         """Totals are rounded to float32, so that a unit in memory equals the same unit read from its files."""
-        total = self._total.astype(np.float32).astype(np.float64)
-        return ScoreSum(self._windows, self._lags, self._n, total)
+        return replace(self._sum, total=self._sum.total.astype(np.float32).astype(np.float64))

@@ -125,9 +125,9 @@ class _Recorder(Recorder):
         vectors = hidden[torch.from_numpy(padded_row), torch.from_numpy(padded_t - 1)]
         nats = token_nats(self._head, vectors, targets)[: len(t)]
         ring = np.searchsorted(sums.windows, t, side="right")
-        place = ring, np.searchsorted(self._bins, t, side="right") - 1
-        np.add.at(sums.n, place, 1)
-        np.add.at(sums.total, place, nats)
+        cell = ring, np.searchsorted(self._bins, t, side="right") - 1
+        np.add.at(sums.n, cell, 1)
+        np.add.at(sums.total, cell, nats)
 
     def done(self) -> LossSum:
         return self._sums
