@@ -73,8 +73,10 @@ def model_options(command: Command) -> Command:
     """Options of the commands that read one model."""
     for option in (
         flag("--trust-remote-code", help="Run code that comes with the model. Only if you trust it."),
-        click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]"),
-        click.option("--seed", type=AT_LEAST_0, default=0),
+        click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda if available, else cpu]"),
+        click.option(
+            "--seed", type=AT_LEAST_0, default=0, help="Seed of everything that is drawn at random."
+        ),
         repeated("--text", "text_paths", type=PATH, help="Text file or folder; may be repeated."),
         click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]"),
         click.option("--revision", help="Branch, tag or commit of a hub model."),
@@ -126,7 +128,7 @@ def end_on_second_interrupt() -> Callable[[], object]:
 @flag("-q", "--quiet", help="Only results, warnings and errors.")
 @flag("-v", "--verbose", help="Also print what transformers and other libraries report.")
 def main(quiet: bool, verbose: bool) -> None:
-    """How a language model's attention heads come to encode position while it trains."""
+    """Measure how a language model's attention heads come to encode and use position while it trains."""
     click.get_current_context().call_on_close(end_on_second_interrupt())
     quieten(quiet)
     if verbose:
@@ -161,7 +163,7 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 @click.argument("source", type=PATH, metavar="STUDY|FOLDER")
 @out_option(help="Results folder.  [default: results/<name of the study or folder>]")
 @click.option("--until", type=AT_LEAST_0, metavar="STEP", help="End when this step is measured.")
-@click.option("--poll", type=ABOVE_0, default=10.0, help="Seconds between looks.")
+@click.option("--poll", type=ABOVE_0, default=10.0, help="Seconds between checks.")
 def watch(source: Path, out: Path | None, until: int | None, poll: float) -> None:
     """Measure checkpoints as a training run writes them, and keep the report current.
 
@@ -212,7 +214,7 @@ def validate(study: Path, as_json: bool) -> None:
 @click.argument("model")
 @flag("--json", "as_json", help="Print checkpoints and findings as JSON.")
 def list_checkpoints(model: str, as_json: bool) -> None:
-    """List a model's checkpoints in training order as YAML to paste, and those that are not what they seem."""
+    """List a model's checkpoints in training order as YAML to paste, and report suspicious ones."""
     from qkscope.checkpoints import checkpoints_yaml, list_revisions
     from qkscope.checkpoints.doctor import inspect_model
 
@@ -328,8 +330,8 @@ def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) 
 @click.option(
     "--max-length", type=click.IntRange(min=8), help="Tokens of each document.  [default: the window]"
 )
-@documents_option(default=16, help="Maximum of scored documents.")
-@click.option("--draws", type=AT_LEAST_0, default=3, help="Random sets of heads beside each.")
+@documents_option(default=16, help="Maximum number of scored documents.")
+@click.option("--draws", type=AT_LEAST_0, default=3, help="Random control sets for each set of heads.")
 @dtype_option(default="float32")
 @out_option(help="Folder for ablation.csv.  [default: RESULTS]")
 def ablate(source: str, parts: tuple[str, ...], **options: Any) -> None:
@@ -347,7 +349,7 @@ def ablate(source: str, parts: tuple[str, ...], **options: Any) -> None:
     "--gqa-ratio", type=AT_LEAST_1, help="Query heads per key head, if the folder names do not show it."
 )
 @click.option("--groups", type=AT_LEAST_1, default=GROUPS, help="Groups of documents for the jackknife.")
-@click.option("--components", type=AT_LEAST_1, default=COMPONENTS)
+@click.option("--components", type=AT_LEAST_1, default=COMPONENTS, help="Principal components of each head.")
 @click.option(
     "--rope-theta",
     type=ABOVE_0,

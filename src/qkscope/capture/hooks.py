@@ -200,11 +200,6 @@ def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> t
     if getattr(config.get_text_config(), "qk_rope_head_dim", None):
         raise _refused(backbone, "also scales its scores by its RoPE settings (latent attention)")
     architecture = read_architecture(backbone.config)
-    if outside := [layer for layer in layers if layer >= architecture.num_layers]:
-        raise CaptureError(
-            f"layers {outside} were requested, but this {architecture.family} model has layers 0 to "
-            f"{architecture.num_layers - 1}"
-        )
     if all(architecture.rope[layer] is False for layer in layers):
         why = "do not rotate (NoPE), so RoPE settings change nothing there"
         raise CaptureError(f"layers {list(layers)} {why}")

@@ -57,6 +57,8 @@ def names_of(names: Sequence[str]) -> str:
 def inspect_model(model: str) -> list[Finding]:
     """What is suspicious about the checkpoints of a hub model or in a folder."""
     found = list_revisions(model)
+    if len(found) < 2:  # nothing to compare
+        return []
     sources = {each.name: Source(model, each.name) for each in found if each.step is not None}
     aliases = {each.name: Source(model, each.name) for each in found if each.step is None}
     return identical_weights(sources, aliases)

@@ -197,7 +197,7 @@ def find_tokenizer(source: Source) -> Source:
 def list_revisions(model: str) -> list[Revision]:
     """All revisions of a hub model, or checkpoints in a folder, in training order; those without a step last."""
     if (path := Path(model).expanduser()).is_dir():
-        return order_revisions(folder.name for folder in discover(path))
+        return order_revisions(folder.name for folder in discover(path.resolve()))
     local_path(Source(model))
     return order_revisions(hub.list_refs(model))
 
@@ -210,11 +210,13 @@ def checkpoints_yaml(model: str) -> str:
             f"{model}: no revision is named like a checkpoint (step-1000, checkpoint-500, ...); it has "
             f"{some(other, 10) or 'none'}"
         )
-    local = Path(model).expanduser().is_dir()
-    lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
+    path = Path(model).expanduser()
+    lines = [f"# {len(ordered)} checkpoint{'s' * (len(ordered) > 1)} of {model}, in training order."]
     lines += [f"# Left out (no step in its name): {name}" for name in other]
-    if local:
-        return "\n".join([*lines, phases_yaml(ordered, "folder", f"{model.rstrip('/')}/")])
+    if path.is_dir():
+        itself = path.resolve().name == ordered[0].name
+        folder = path.resolve().parent if itself else path
+        return "\n".join([*lines, phases_yaml(ordered, "folder", f"{folder}/")])
     return "\n".join([*lines, f"model: {model}", phases_yaml(ordered)])
 
 

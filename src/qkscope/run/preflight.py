@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Preflight:
     """Mistakes as `file:line: field: what`, warnings, and the cost in words (empty where a mistake is in the way).
 
-    `findings` are checkpoints that are probably not what they seem.
+    `findings` are checkpoints that are probably mislabelled or damaged.
     """
 
     mistakes: tuple[str, ...]
@@ -238,10 +238,12 @@ def cost(
     checkpoints = sources(study)
     local = all(Path(each.source.model).exists() for each in checkpoints)
     extra = controls(study, checkpoints)[0] if local else []
-    lines = [f"{len(checkpoints)} checkpoints: {_amount(study, checkpoints, corpus)}"]
+    lines = [
+        f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)}: {_amount(study, checkpoints, corpus)}"
+    ]
     if extra:
         lines.append(
-            f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
+            f"{len(extra)} counterfactual checkpoint{'s' * (len(extra) > 1)}, because RoPE settings change: "
             f"{_amount(study, extra, corpus)} in addition (controls: {{rotation: false}} leaves them out)"
         )
     elif not local and study.kind == "training" and study.controls.rotation:

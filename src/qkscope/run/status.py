@@ -182,7 +182,11 @@ def _outcome(
     states = Counter(unit.state for unit in units)
     names = dict.fromkeys(unit.checkpoint for unit in units if unit.state == "failed")
     failures += [f"{name}: units failed" for name in names if name not in missing]
-    unfinished = [f"{states[state]} units are {state}" for state in ("running", "waiting") if states[state]]
+    unfinished = [
+        f"{states[state]} unit{'s are' if states[state] > 1 else ' is'} {state}"
+        for state in ("running", "waiting")
+        if states[state]
+    ]
     found = manifest.readable_manifest(folder)
     if found is not None and found.failed and not missing:
         failures.append(found.failed)

@@ -212,6 +212,9 @@ def _run(
         raise CaptureError(
             f"documents of {width} tokens are too short: scores are changed from token {SINK} on"
         )
+    if task.table is not None:
+        for text in heads:  # mistakes are found before the model is loaded
+            choose(text, task.table)
     shape, model = task.subject.architecture, task.subject.load()
     # A study may have measured layers with a sliding window too.
     sliding = task.table is not None and any(shape.sliding[layer] for layer in set(task.table["layer"]))

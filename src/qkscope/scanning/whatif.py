@@ -184,6 +184,12 @@ def whatif(
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
     # Settings that are impossible are found before anything is measured.
+    num_layers = subject.architecture.num_layers
+    for each in candidates:
+        if outside := [layer for layer in each.layers or () if layer >= num_layers]:
+            raise CaptureError(
+                f"{each.name}: the model has no layer {outside[0]}; its layers are 0 to {num_layers - 1}"
+            )
     tried: dict[str, tuple[Any, ...]] = {CURRENT: (subject.source, subject.config, None)}
     for each in candidates:
         source = changed(subject.source, rotation=each.settings(subject.config))

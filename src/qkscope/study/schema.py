@@ -186,7 +186,7 @@ class Study(_Part):
     dtype: Dtype = "auto"
     """Number format of the weights (`auto`: as saved)."""
     device: str | None = None
-    """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda, mps or cpu, in that order)."""
+    """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda if available, else cpu)."""
     device_map: str | dict[str, Any] | None = None
     """Passed on to transformers (`auto`), for models larger than one GPU."""
     trust_remote_code: bool = False
