@@ -229,4 +229,4 @@ def test_summary_has_headline_numbers_and_marks_what_cannot_be_compared():
     assert len(found["transitions"]) == 2
     assert found["warnings"][0] == "three documents are short"
     assert any("the hub does not have it" in text for text in found["warnings"])
-    assert any("compare them over the matched window" in text for text in found["warnings"])
+    assert any("was measured over" in text and "compare them" in text for text in found["warnings"])

@@ -210,7 +210,7 @@ def test_layers():
 
 
 def test_settings_of_some_layers_are_refused_where_they_cannot_be_given(folder, texts, tmp_path):
-    with pytest.raises(QkscopeError, match="layers 0 to 1"):
+    with pytest.raises(QkscopeError, match="layers are 0 to 1"):
         qkscope.whatif(folder, ["theta=5e5@7"], windows=(16,), texts=texts)
     with pytest.raises(QkscopeError, match="folder"):
         qkscope.whatif(object(), ["theta=5e5"])

@@ -300,7 +300,7 @@ def read_ablation(path: Path, weights: Mapping[str, str]) -> pd.DataFrame | None
 def _check_numbers(path: Path, frame: pd.DataFrame, texts: Sequence[str], remedy: str) -> None:
     """Raises if a column that is not among `texts` has words."""
     wrong = [name for name in frame if name not in texts and frame[name].dtype.kind not in "if"]
-    if wrong:
+    if wrong and not frame.empty:  # pandas calls columns without rows objects
         raise TableError(f"{path}: {wrong[0]} has words, expected numbers; {remedy}")
 
 
