@@ -370,6 +370,19 @@ def test_the_claim_names_the_part_that_costs_most_above_random_heads():
     assert not [claim for claim in claims(training(3)) if claim.id == "ablation"]
 
 
+def test_with_few_other_heads_the_claim_compares_parts_of_the_same_heads():
+    rows = [("position", TOP, 0.8, 0.02, 0.0, 0.01), ("key", TOP, 0.11, 0.02, 0.0, 0.01)]
+    table = _ablation(rows).assign(random_heads=2)
+    said = next(claim for claim in claims(replace(training(3), ablation=table)) if claim.id == "ablation")
+    assert said.verdict == "higher"
+    assert "+0.11 without their key content" in said.headline
+    assert "two other heads" in said.caveat
+    alone = next(
+        claim for claim in claims(replace(training(3), ablation=table[:1])) if claim.id == "ablation"
+    )
+    assert "two other heads" in alone.headline
+
+
 @pytest.mark.parametrize("width", [None, 3.3, 6.9])
 def test_the_figure_draws_every_row_of_the_last_checkpoint(width):
     rows = [(part, heads, 0.5, 0.1, 0.2, 0.1) for heads in (TOP, "class:content", "L0H1") for part in PARTS]

@@ -82,16 +82,17 @@ def ablation(c: Context) -> Claim | None:
     first, verdict = order[0], verdicts[0]
     cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
     what, random = _removed(first), f"{first['random_heads']} random heads of the same layers"
-    few = ""
+    caveat = "In one model, on these texts; a head whose work others can take over looks unneeded."
+    control = f", {other} in {random}"
     if first["random_heads"] < first["n_heads"]:
-        one = first["random_heads"] == 1
-        others = "head of these layers costs" if one else "heads of these layers cost"
-        number = "" if one else f"{words.in_words(first['random_heads'])} "
-        few = f"the only {number}other {others} {other}, too few for a fair comparison."
+        # Other parts of the same heads are the fairer comparison.
+        few = f"these layers have only {words.count(first['random_heads'], 'other head')} ({other} nats per token)"
+        caveat = f"{words.capital(few)}: too few for a fair comparison. {caveat}"
+        same = known[(known["heads"] == first["heads"]) & (known["part"] != first["part"])].to_dict("records")
+        parts = [f"{bare(row['delta'], signed=True)} without their {PARTS[row['part']]}" for row in same]
+        control = f", {words.listing(parts)}" if parts else f"; {few}"
     if verdict == "higher":
-        headline = f"The model needs {what}: {cost} nats per token without it, {other} in {random}."
-        if few:
-            headline = f"The model needs {what}: {cost} nats per token without it; {few}"
+        headline = f"The model needs {what}: {cost} nats per token without it{control}."
     elif verdict == "unclear":
         headline = (
             f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}: a difference within "
@@ -116,7 +117,6 @@ def ablation(c: Context) -> Claim | None:
     for row in order[:3]:
         own, others = (measured(row[n], row[f"{n}_se"], "nats per token", True) for n in ("delta", "random"))
         detail.append(f"Without {_removed(row)} {own}, in random heads {others}.")
-    caveat = "In one model, on these texts; a head whose work others can take over looks unneeded."
     sizes = f"{first['documents']} documents, of random heads over {first['draws']} draws"
     tier = {"higher": DIFFERENT, "unclear": UNCLEAR}.get(verdict, LEVEL)
     text = (headline, joined(*detail), meaning, caveat, verdict)
