@@ -657,6 +657,7 @@ def test_a_series_that_turns_twice_is_told_in_order():
         ([0.1, 0.1, 0.0, 0.3, 0.29, 0.1], [2, 3]),
         ([0.5], []),
         ([0.2, 0.65, 0.6, 0.615, 0.67, 0.4], [1, 2, 4]),
+        ([0.04, 0.03, 0.09, 0.03], [2]),
     ],
 )
 def test_turns_are_highs_and_lows_between_the_ends(values, expected):

@@ -215,15 +215,19 @@ def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
     low = high = way = 0  # the lowest and highest checkpoint since the last turn; 1 rising, -1 falling
     for i, value in enumerate(values):
         low, high = i if value < values[low] else low, i if value > values[high] else high
+        turn = None
         if way >= 0 and high < i and apart(i, high) and value < values[high]:
-            found.append(high)
-            way, low, high = -1, i, i
+            turn, onward = high, -1
         elif way <= 0 and low < i and apart(i, low) and value > values[low]:
-            found.append(low)
-            way, low, high = 1, i, i
-        elif found and found[-1] > 0 and way * (values[found[-1]] - value) > 0:
+            turn, onward = low, 1
+        if turn is not None:
+            # Where the first checkpoint is as low or high within its error, the series begins here and does not turn.
+            if way or apart(0, turn):
+                found.append(turn)
+            way, low, high = onward, i, i
+        elif found and way * (values[found[-1]] - value) > 0:
             found[-1] = low = high = i  # beyond the last turn, although errors hide the way back from it
-    return [i for i in found if i > 0]
+    return found
 
 
 @dataclass(frozen=True)
