@@ -383,6 +383,24 @@ def test_with_few_other_heads_the_claim_compares_parts_of_the_same_heads():
     assert "two other heads" in alone.headline
 
 
+@pytest.mark.parametrize(
+    ("rows", "verdict", "value"),
+    [
+        # A larger cost that may be noise comes before a clear one.
+        ([("key", TOP, 0.9, 0.3, 0.1, 0.3), ("position", TOP, 0.5, 0.01, 0.1, 0.01)], "higher", 0.5),
+        # Random heads gain more than the chosen ones: these are not needed for that.
+        ([("position", TOP, -0.1, 0.005, -0.4, 0.005)], "equal", -0.1),
+        # Three draws hardly know their spread: 4.9 errors are nothing at two degrees of freedom.
+        ([("position", TOP, 0.5, 0.001, 0.1, 0.082)], "unclear", 0.5),
+    ],
+)
+def test_the_ablation_claim_needs_a_clear_cost(rows, verdict, value):
+    study = replace(training(3), ablation=_ablation(rows))
+    said = next(claim for claim in claims(study) if claim.id == "ablation")
+    assert (said.verdict, said.rows[0].value) == (verdict, value)
+    assert "at step 300" in said.headline
+
+
 @pytest.mark.parametrize("width", [None, 3.3, 6.9])
 def test_the_figure_draws_every_row_of_the_last_checkpoint(width):
     rows = [(part, heads, 0.5, 0.1, 0.2, 0.1) for heads in (TOP, "class:content", "L0H1") for part in PARTS]

@@ -647,6 +647,28 @@ def test_a_series_that_turns_twice_is_told_in_order():
     assert places == sorted(places)
 
 
+def test_many_turns_that_come_back_are_no_change():
+    """The last value is the first one within its error: neither up nor down."""
+    claim = turning([0.3, 0.1, 0.4, 0.2, 0.4, 0.301])
+    assert claim.verdict == "rises and falls"
+    assert [row.model for row in claim.rows[:2]] == [STEPS[5], STEPS[0]]
+    assert not re.search(r"\b(up|down)\b", claim.headline)
+
+
+def test_a_rise_that_is_lost_again_is_not_told_as_one_that_stays():
+    r_q, r_k = truth(1, 4)
+
+    def emergence(course: list[float]) -> Claim:
+        made = results(*measured(STEPS[:4], r_q * 0.3 + np.array(course)[:, None], r_k, noise=0.002))
+        return by_id(made)["emergence"]
+
+    stays, lost = emergence([0.0, 0.1, 0.4, 0.4]), emergence([0.0, 0.1, 0.4, 0.05])
+    assert stays.verdict == lost.verdict == "rises"
+    assert lost.headline.count(STEPS[3]) == 1 + stays.headline.count(STEPS[3])
+    assert "below half" in lost.headline
+    assert "below half" not in stays.headline + stays.detail
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -657,6 +679,7 @@ def test_a_series_that_turns_twice_is_told_in_order():
         ([0.1, 0.1, 0.0, 0.3, 0.29, 0.1], [2, 3]),
         ([0.5], []),
         ([0.2, 0.65, 0.6, 0.615, 0.67, 0.4], [1, 2, 4]),
+        ([0.04, 0.03, 0.09, 0.03], [2]),
     ],
 )
 def test_turns_are_highs_and_lows_between_the_ends(values, expected):
@@ -684,6 +707,21 @@ def test_queries_and_keys_are_compared_over_the_training_context_too():
     assert gap["own"].value == pytest.approx(-0.06, abs=0.005)
     assert "1,024 tokens" in claim.headline
     assert all(label in claim.detail for label in STEPS[:2])
+
+
+def test_a_difference_within_the_errors_has_no_opposite():
+    """Its sign is noise: clear differences over other windows and at other checkpoints are told as they are."""
+    q, k = np.full((4, 120), 0.503), np.full((4, 120), 0.5)
+    q[:2] = 0.4
+    near = measured(STEPS[:4], q, k, noise=0.02, shared=1.0)
+    q, k = q.copy(), k.copy()
+    q[2:], k[2:] = 0.3, 0.68
+    study = results(*measured(STEPS[:4], q, k, noise=0.003), windows=[256, 256, 1024, 1024], matched=near)
+    claim = by_id(study)["queries_keys"]
+    assert claim.verdict == "unclear"
+    assert "1,024 tokens" in claim.headline
+    assert not re.search("other way|opposite", claim.headline + claim.detail)
+    assert f"Keys follow position more closely than queries at {STEPS[0]} and {STEPS[1]}." in claim.detail
 
 
 def test_a_class_that_rises_and_falls_is_told_with_its_peak():
@@ -745,6 +783,16 @@ def test_models_are_compared_as_models():
     assert set(found) == {"position"}
     assert found["position"].verdict == "higher"
     assert found["position"].rows[0].model == "b/two"
+
+
+def test_the_ends_of_many_models_are_judged_as_chosen_among_all_pairs():
+    """Of ten models there are 45 pairs, and the highest and the lowest differ by chance."""
+    r_q, r_k = truth(0, 10, heads=20)
+    r_q = r_q * 0.5
+    r_q[1] += 0.32
+    names = [f"m/{i}" for i in range(10)]
+    many = results(*measured(names, r_q, r_k, noise=0.05, shared=1.0), kind="models")
+    assert by_id(many)["position"].verdict == "unclear"
 
 
 def test_without_document_groups_heads_are_left_out_and_the_claim_says_so():

@@ -133,6 +133,15 @@ def test_layers_that_errors_do_not_tell_apart_emerge_together():
     assert (emergence_of(apart).first, emergence_of(apart).perhaps) == ((0,), ())
 
 
+def test_layers_that_lose_their_rise_again_are_known():
+    many = {
+        0: a_series([0.1, 0.5, 0.6, 0.15], name="0"),
+        1: a_series([0.1, 0.5, 0.6, 0.5], name="1"),
+    }
+    found = emergence_of(many)
+    assert (found.first, found.lost) == ((0, 1), (0,))
+
+
 def test_where_no_layer_rises_nothing_emerges():
     still = {0: a_series([0.4, 0.4, 0.4], name="0"), 1: a_series([0.3, 0.301, 0.3], name="1")}
     assert (emergence_of(still).first, emergence_of(still).verdict) == ((), "flat")

@@ -64,6 +64,21 @@ def test_a_tokenizer_that_is_no_folder(study):
     assert "tokenizer: tokenizer 'tokk': no such" in found.mistakes[0]
 
 
+def test_a_folder_of_checkpoints_that_is_not_there_is_said_once(study):
+    found = changed(study, phases=[{"label": "a", "window": 48, "checkpoints": "gone"}])
+    assert len(found.mistakes) == 1
+    assert "gone: no such folder" in found.mistakes[0]
+
+
+def test_a_device_that_torch_does_not_know(study):
+    found = changed(study, device="gpu")
+    assert len(found.mistakes) == 1
+    assert re.search(
+        r"study.yaml:\d+: device: expected cpu, cuda, cuda:1 or mps, found 'gpu'", found.mistakes[0]
+    )
+    assert not changed(study, device="cpu").mistakes
+
+
 def test_a_sample_larger_than_the_heads_is_said_once(study):
     found = changed(study, heads={"sample": 300})
     assert len(found.mistakes) == 1

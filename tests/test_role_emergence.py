@@ -98,7 +98,7 @@ def test_standings_follow_the_interval_of_each_head() -> None:
     assert (found[:, 1] == 0).sum() >= 3
 
 
-def behaving(seed: int = 0) -> Results:
+def behaving(seed: int = 0, inverse: bool = False) -> Results:
     """Attention follows position's share; balanced r and published r know nothing of it."""
     rng = np.random.default_rng(seed + 1000)
     share = np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1))
@@ -110,6 +110,9 @@ def behaving(seed: int = 0) -> Results:
         "r_q_balanced": np.tile(rng.uniform(-1, 1, HEADS), (len(NAMES), 1)),
         "r_k_balanced": np.zeros((len(NAMES), HEADS)),
     }
+    if inverse:
+        published = np.abs(truth(seed, len(NAMES))[0])
+        values["attn_by_position"] = 0.9 - 0.6 * published
     return study(values, seed)
 
 
@@ -131,6 +134,13 @@ def test_the_claim_names_the_measure_that_predicts() -> None:
     assert claim.verdict == "higher"
     assert claim.rows[0].measure == "share_position~attn_by_position"
     assert claim.rows[0].value > 0.95
+
+
+def test_a_measure_that_predicts_the_opposite_is_not_worse() -> None:
+    """|r_q| ranks heads in reverse; position's share knows nothing."""
+    claim = {claim.id: claim for claim in claims(behaving(inverse=True))}["behaviour"]
+    assert claim.verdict == "unclear"
+    assert claim.rows[1].value < -0.9
 
 
 def test_no_role_is_claimed_where_there_is_none() -> None:

@@ -12,7 +12,7 @@ from small_study import write_texts
 
 from qkscope.checkpoints.files import left_out
 from qkscope.cli import main
-from qkscope.errors import CheckpointError, StudyError
+from qkscope.errors import CheckpointError, QkscopeError, StudyError
 from qkscope.results import load_results
 from qkscope.run import run
 from qkscope.study import left_out_of, load_study, validate
@@ -190,3 +190,11 @@ def test_a_phase_whose_folder_is_missing_is_named_with_its_line(two_runs):
     path, _ = init(["runs/base", "runs/long"])
     path.write_text(path.read_text().replace("runs/long", "runs/lnog"))
     assert any("phases[1].checkpoints" in line and "runs/lnog" in line for line in validate(path))
+
+
+def test_a_plain_name_that_is_no_folder_may_have_been_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "last-night").mkdir()
+    with pytest.raises(QkscopeError, match=r"no local folder last-nigth either; did you mean last-night\?"):
+        init("last-nigth")

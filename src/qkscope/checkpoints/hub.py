@@ -150,21 +150,27 @@ def _offline() -> bool:
 
 @contextmanager
 def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
-    """If the hub does not have `a/b` but there is a folder a, report that there is no folder a/b, and near names."""
+    """If the hub does not have `a/b` but there is a folder a, report that there is no folder a/b, and near names.
+
+    A name without a slash may have been meant as a folder, too.
+    """
     try:
         yield
     except HubError as error:
         parent = Path(repo).parent
-        if kind != "model" or parent == Path() or not parent.is_dir():
+        if kind != "model" or not parent.is_dir():
             raise
         try:
             inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
         except OSError:
             inside = []
-        hint = f"{parent} contains {some(inside) or 'no folders'}."
-        if close := difflib.get_close_matches(Path(repo).name, inside, n=3):
-            hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?"
-        words = f"{repo}: no such local folder; {hint} It was not found on the hub either: {error}"
+        close = difflib.get_close_matches(Path(repo).name, inside, n=3)
+        meant = f"did you mean {' or '.join(str(parent / name) for name in close)}?"
+        if parent == Path():
+            words = f"{error}. There is no local folder {repo} either" + (f"; {meant}" if close else "")
+        else:
+            hint = meant if close else f"{parent} contains {some(inside) or 'no folders'}."
+            words = f"{repo}: no such local folder; {hint} It was not found on the hub either: {error}"
         raise type(error)(words) from error.__cause__
 
 

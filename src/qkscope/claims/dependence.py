@@ -12,7 +12,7 @@ import numpy as np
 from qkscope import words
 from qkscope.claims.claim import Claim, Row, See, Window
 from qkscope.claims.context import DIFFERENT, LEVEL, UNCLEAR, Context, rank
-from qkscope.stats.contrast import compared
+from qkscope.stats.contrast import Compared, compared
 from qkscope.stats.levels import rule_of_contrast
 from qkscope.words import bare, joined, measured
 
@@ -74,14 +74,19 @@ def ablation(c: Context) -> Claim | None:
     if known.empty:
         return None
     order = known.sort_values("above_random", ascending=False, kind="stable").to_dict("records")
-    order = order[: 1 + MOST_ROWS]
-    verdicts = [
-        compared(row["above_random"], row["above_random_se"], int(row["documents"]) - 1, len(known))
-        for row in order
-    ]
+    verdicts = [_verdict(row, len(known)) for row in order]
+    # A larger cost that may be noise does not hide one that is clear.
+    leading = verdicts.index("higher") if "higher" in verdicts else 0
+    for many in (order, verdicts):
+        many.insert(0, many.pop(leading))
+        del many[1 + MOST_ROWS :]
     first, verdict = order[0], verdicts[0]
     cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
-    what, random = _removed(first), f"{first['random_heads']} random heads of the same layers"
+    random = f"{first['random_heads']} random heads of the same layers"
+    models = [checkpoint.model for checkpoint in c.best.checkpoints]
+    what = _removed(first) + (
+        c.at(models.index(first["checkpoint"])) if first["checkpoint"] in models else ""
+    )
     caveat = "In one model, on these texts; a head whose work others can take over looks unneeded."
     control = f", {other} in {random}"
     if first["random_heads"] < first["n_heads"]:
@@ -107,7 +112,7 @@ def ablation(c: Context) -> Claim | None:
         _row(row, f"loss without {_removed(row)}, minus loss", "delta", each)
         for row, each in zip(order, verdicts, strict=True)
     ]
-    in_random = f"the same in random heads of the same layers ({first['draws']} draws)"
+    in_random = f"the same in random heads of the same layers ({words.count(first['draws'], 'draw')})"
     rows.insert(1, _row(first, in_random, "random", "level"))
     meaning = (
         "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
@@ -117,7 +122,8 @@ def ablation(c: Context) -> Claim | None:
     for row in order[:3]:
         own, others = (measured(row[n], row[f"{n}_se"], "nats per token", True) for n in ("delta", "random"))
         detail.append(f"Without {_removed(row)} {own}, in random heads {others}.")
-    sizes = f"{first['documents']} documents, of random heads over {first['draws']} draws"
+    of_random = "" if first["draws"] < 2 else f", of random heads over {first['draws']} draws"
+    sizes = f"{first['documents']} documents{of_random}"
     tier = {"higher": DIFFERENT, "unclear": UNCLEAR}.get(verdict, LEVEL)
     text = (headline, joined(*detail), meaning, caveat, verdict)
     how = joined(f"± is one standard error over {sizes}.", rule_of_contrast())
@@ -127,6 +133,22 @@ def ablation(c: Context) -> Claim | None:
     window: Window = "matched" if matched else "own"
     found = tuple(replace(row, window=window) for row in rows)
     return Claim("ablation", "Does the model need it?", *text, found, window, how, see, surprise)
+
+
+def _verdict(row: Mapping[Hashable, Any], looks: int) -> Compared:
+    """Of the cost above random heads. Without a cost of its own, a part is not needed, whatever random heads do."""
+    own = compared(row["delta"], row["delta_se"], row["documents"] - 1, looks)
+    above = compared(row["above_random"], row["above_random_se"], _degrees_of_freedom(row), looks)
+    return above if above != "higher" or own == "higher" else "unclear" if own == "unclear" else "equal"
+
+
+def _degrees_of_freedom(row: Mapping[Hashable, Any]) -> float:
+    """Of the error above random heads, which is over documents and over few draws (Welch-Satterthwaite)."""
+    documents, draws = row["documents"] - 1, row["draws"] - 1
+    whole, of_draws = row["above_random_se"] ** 2, row["random_se"] ** 2
+    if draws < 1 or not 0 < of_draws <= whole:
+        return float(documents)
+    return float(whole**2 / ((whole - of_draws) ** 2 / documents + of_draws**2 / draws))
 
 
 def _removed(row: Mapping[Hashable, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qkscope.claims.claim import Claim, Population, Row, View
@@ -13,6 +13,7 @@ from qkscope.stats.levels import rule_of_contrast
 from qkscope.words import bare, capital, joined, listing, number, sentence, some, tokens
 
 MOST_LABELS = 5  # checkpoints that a sentence lists
+CLEAR = ("higher", "lower")  # verdicts on a difference
 
 
 def training_context(c: Context) -> str:
@@ -78,26 +79,37 @@ class Compared:
 
     def unlike(self, c: Context, gap: Contrast, own: Contrast) -> str:
         """That the training context gives another answer, where it gives a clear one."""
-        if own.verdict == gap.verdict or own.verdict not in ("higher", "lower"):
+        if own.verdict == gap.verdict or own.verdict not in CLEAR:
             return ""
-        reverse = " the other way round," if own.difference * gap.difference < 0 else ""
         values = " and ".join(bare(c.own.level(m, c.main, c.last)[0]) for m in self.names)
+        if gap.verdict not in CLEAR:  # the sign of what is not clear has no reverse
+            says = self.says[own.verdict]
+            return f"; {training_context(c)}, {says[0].lower()}{says[1:]}: {values}"
+        reverse = " the other way round," if own.difference * gap.difference < 0 else ""
         return f"; {training_context(c)}{reverse} {values}"
 
     def before(self, c: Context, gap: Contrast) -> str:
-        """The checkpoints at which the difference clearly had the other sign."""
+        """The checkpoints at which the difference clearly had the other sign, or a sign where it has none now."""
         looks = self.looks * (c.last + 1)
-        other = []
+        other: dict[str, list[int]] = {}
         for i in range(c.last) if c.training else ():
             each = c.best.compare(*self.names, c.main, i, looks)
-            if each.verdict in ("higher", "lower") and each.difference * gap.difference < 0:
-                other.append(i)
-        if not other:
+            same = gap.verdict in CLEAR and each.difference * gap.difference > 0
+            if each.verdict in CLEAR and not same:
+                other.setdefault(each.verdict, []).append(i)
+        said = []
+        for verdict, found in other.items():
+            says = "The difference had the opposite sign" if gap.verdict in CLEAR else self.says[verdict]
+            said.append(f"{says} at {self.listed(c, found)}{self.aside(c, found)}.")
+        return joined(*said)
+
+    def listed(self, c: Context, found: Sequence[int]) -> str:
+        labels = [c.labels[i] for i in found]
+        return listing(labels) if len(labels) <= MOST_LABELS else some(labels, MOST_LABELS)
+
+    def aside(self, c: Context, found: Sequence[int]) -> str:
+        """That published r differs from now in coordinates only."""
+        if self.names != ("r_q", "abs_r_k") or any(c.new_settings(i, c.last) for i in found):
             return ""
-        labels = [c.labels[i] for i in other]
-        listed = listing(labels) if len(labels) <= MOST_LABELS else some(labels, MOST_LABELS)
-        aside = ""
-        if self.names == ("r_q", "abs_r_k") and not any(c.new_settings(i, c.last) for i in other):
-            changed = {c.best.what_changed(c.main, i, c.last) for i in other}
-            aside = f", {COORDINATES}" if changed == {"coordinates"} else ""
-        return f"The difference had the opposite sign at {listed}{aside}."
+        changed = {c.best.what_changed(c.main, i, c.last) for i in found}
+        return f", {COORDINATES}" if changed == {"coordinates"} else ""

@@ -107,8 +107,12 @@ def _headline(c: Context, measure: str, said: str, verdict: str) -> tuple[str, l
         checkpoints = [f"{c.value(measure, c.main, i)} at {c.labels[i]}" for i in turning]
         via = ", ".join(f"{way} to {checkpoint}" for way, checkpoint in zip(ways, checkpoints, strict=False))
         return f"{said}: in this run from {before} {via}, then {ways[-1]}", [now, first, *extremes]
-    unsteady = ", not steadily" if verdict == "rises and falls" else ""
-    way = "up" if now.value > first.value else "down"
+    way, unsteady = "up" if now.value > first.value else "down", ""
+    if verdict == "rises and falls":
+        overall = c.best.overall(measure, c.main)
+        unsteady = ", not steadily" if overall is not None and overall.clear else ""
+        if not unsteady:
+            return f"{said}; in this run, from {before}, it rises and falls{aside}", [now, first, *other]
     return f"{said}, in this run {way} from {before}{unsteady}{aside}", [now, first, *other]
 
 
@@ -202,6 +206,8 @@ def emergence(c: Context) -> Claim | None:
             f"in this run, {name_of(measure)} rose {_first_layers(c, found, layers)}, {_between(c, at)} "
             f"(layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
+        if set(found.first) <= set(found.lost):
+            headline += f", and was back below half of that rise{c.at(c.last)}"
         meaning = (
             "Another seed may order layers differently. A layer counts from the checkpoint at which it has half of "
             "its rise."
@@ -246,7 +252,9 @@ def _layers_over_training(c: Context, found: Emergence, layers: Sequence[int]) -
     parts = [f"{_between(c, at)} in {_named(names)}" for at, names in found.by_checkpoint.items()]
     risen = f"half of the rise was reached {', '.join(parts)}" if parts else ""
     flat = f"{_named(still)} {'has' if len(still) == 1 else 'have'} no clear rise" if still else ""
-    own = sentence(c.over + "; ".join(part for part in (risen, flat) if part))
+    were = "was back below half of its" if len(found.lost) == 1 else "were back below half of their"
+    lost = f"{_named(found.lost)} {were} rise{c.at(c.last)}" if found.lost else ""
+    own = sentence(c.over + "; ".join(part for part in (risen, lost, flat) if part))
     if c.other is None:
         return own
     first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))
@@ -325,7 +333,7 @@ def between_models(c: Context) -> Claim | None:
     order = sorted(known, key=lambda i: -e.level(measure, c.main, i)[0])
     top, low = order[0], order[-1]
     first, last = (e.mean(measure, c.main, i) for i in (top, low))
-    gap = contrast(first, last, paired=False, looks=len(order) - 1)
+    gap = contrast(first, last, paired=False, looks=math.comb(len(order), 2))
     what, high, least = f"{name_of(measure)}{c.heads()}", *(c.value(measure, c.main, i) for i in (top, low))
     verdict = "unclear" if gap.verdict == "lower" else gap.verdict
     headline = {

@@ -8,7 +8,7 @@ from qkscope.claims.claim import Claim, Row
 from qkscope.claims.context import CHANGED, DIFFERENT, LEVEL, UNCLEAR, Context, name_of, rank
 from qkscope.results.roles import ROLES
 from qkscope.stats.behaviour import BEHAVIOUR, RoleEmergence, rank_correlations, role_emergence
-from qkscope.stats.contrast import contrast
+from qkscope.stats.contrast import contrast, exceeds
 from qkscope.stats.levels import rule_of_contrast, rule_of_roles
 from qkscope.words import bare, count, in_words, joined, listing, number, sentence, some
 
@@ -116,13 +116,16 @@ def behaviour(c: Context) -> Claim | None:
     what, where = WHAT_HEADS_DO[target], f"{c.heads()}{c.at(c.last)}"
     first, second = (name_of(each.geometry).removeprefix("mean ") for each in (best, last))
     values = bare(best.value), bare(last.value)
-    if gap.verdict == "higher":
+    verdict = gap.verdict
+    if verdict == "higher" and not exceeds(best.value, best.se, abs(last.value), c.best.groups - 1):
+        verdict = "unclear"  # the other correlation is negative, which predicts as well
+    if verdict == "higher":
         against = f"rank correlation {values[0]} against {values[1]}"
         headline = f"{first} predicts {what} better than {second}{where}: {against}"
     else:
         headline = (
-            f"No measure clearly predicts {what} best{where}: rank correlation {values[0]} for {first}, {values[1]} "
-            f"for {second}"
+            f"It is not clear which measure best predicts {what}{where}: rank correlation {values[0]} for {first}, "
+            f"{values[1]} for {second}"
         )
     chosen = (best, last)
     pairs = [(c.main, each) for each in chosen]
@@ -144,7 +147,7 @@ def behaviour(c: Context) -> Claim | None:
         "attention weights do. Errors are over documents; with other heads the correlations may differ more."
     )
     question = "Which measure predicts what heads do?"
-    text = (question, sentence(headline), detail, meaning, c.caveat, gap.verdict)
+    text = (question, sentence(headline), detail, meaning, c.caveat, verdict)
     how, see = c.rule(rule_of_contrast()), c.see("portrait", best.geometry)
-    surprise = rank(DIFFERENT if gap.verdict == "higher" else UNCLEAR, gap.difference)
+    surprise = rank(DIFFERENT if verdict == "higher" else UNCLEAR, gap.difference)
     return Claim("behaviour", *text, tuple(rows), c.best.name, how, see, surprise)

@@ -69,9 +69,14 @@ class AblationResult:
         first, draws = self.table.iloc[0], self.table["draws"].max()
         about = (
             f"{first['checkpoint']}: loss {first['loss']:.3f} nats per token as it is; {first['documents']} documents, "
-            f"{first['tokens']:,} tokens. ± is one standard error over documents, of random heads over "
-            f"{count(draws, 'draw')} of heads of the same layers (over documents where no other draw is possible)."
+            f"{first['tokens']:,} tokens. ± is one standard error over documents"
         )
+        if draws:
+            about += (
+                f", of random heads over {count(draws, 'draw')} of heads of the same layers (over documents where no "
+                "other draw is possible)"
+            )
+        about += "."
         return "\n".join([*lines, "", about])
 
 

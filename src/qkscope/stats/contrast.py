@@ -48,7 +48,7 @@ def error_of_difference(first: Array, second: Array, paired: bool) -> float:
     return math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
 
 
-def compared(gap: float, se: float, df: int, looks: int = 1) -> Compared:
+def compared(gap: float, se: float, df: float, looks: int = 1) -> Compared:
     """The verdict on a difference whose error has `df` degrees of freedom."""
     if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
         return "unclear"

@@ -113,7 +113,7 @@ def two_sided_p(t: float, df: float) -> float:
     return float(2.0 * stdtr(df, -abs(t)))
 
 
-def margin(se: float, df: int) -> float:
+def margin(se: float, df: float) -> float:
     """Half the confidence interval of a number with this error."""
     return float(stdtrit(df, (1 + CONFIDENCE) / 2)) * se
 

@@ -215,15 +215,19 @@ def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
     low = high = way = 0  # the lowest and highest checkpoint since the last turn; 1 rising, -1 falling
     for i, value in enumerate(values):
         low, high = i if value < values[low] else low, i if value > values[high] else high
+        turn = None
         if way >= 0 and high < i and apart(i, high) and value < values[high]:
-            found.append(high)
-            way, low, high = -1, i, i
+            turn, onward = high, -1
         elif way <= 0 and low < i and apart(i, low) and value > values[low]:
-            found.append(low)
-            way, low, high = 1, i, i
-        elif found and found[-1] > 0 and way * (values[found[-1]] - value) > 0:
+            turn, onward = low, 1
+        if turn is not None:
+            # Where the first checkpoint is as low or high within its error, the series begins here and does not turn.
+            if way or apart(0, turn):
+                found.append(turn)
+            way, low, high = onward, i, i
+        elif found and way * (values[found[-1]] - value) > 0:
             found[-1] = low = high = i  # beyond the last turn, although errors hide the way back from it
-    return [i for i in found if i > 0]
+    return found
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,7 @@ class Emergence:
     first          the series that had half of their rise by then
     perhaps        further series that by their errors may have had
     by_checkpoint  every series that rose, by the checkpoint at which it had half of its rise
+    lost           series that rose and are clearly below half of their rise at the last checkpoint
     verdict        where none rose: `flat`, or `unclear`
     """
 
@@ -241,6 +246,7 @@ class Emergence:
     first: tuple[int, ...]
     perhaps: tuple[int, ...]
     by_checkpoint: Mapping[int, tuple[int, ...]]
+    lost: tuple[int, ...] = ()
     verdict: str = "rises"
 
     @property
@@ -251,30 +257,37 @@ class Emergence:
 def emergence_of(many: Mapping[int, Series]) -> Emergence:
     """When each of several series rose. They are judged together: only clear rises count."""
     changes = judged(list(many.values()))
-    risen = {}
+    risen, lost = {}, []
     for name, series in many.items():
         if rises := [c for c in changes if c.series == series.name and c.verdict == "rises"]:
-            risen[name] = half_way(series, max(rises, key=lambda c: c.delta))
+            rise = max(rises, key=lambda c: c.delta)
+            risen[name] = half_way(series, rise)
+            if _clearly_below_half(series, rise, len(series) - 1):
+                lost.append(name)
     if not risen:
         flat = {c.verdict for c in changes} == {"flat"}
-        return Emergence(0, (), (), {}, "flat" if flat else "unclear")
+        return Emergence(0, (), (), {}, verdict="flat" if flat else "unclear")
     checkpoint = min(sure for sure, _ in risen.values())
     by_checkpoint = {
         at: tuple(name for name, (sure, _) in risen.items() if sure == at)
         for at in sorted({sure for sure, _ in risen.values()})
     }
     near = tuple(name for name, (sure, perhaps) in risen.items() if perhaps <= checkpoint < sure)
-    return Emergence(checkpoint, by_checkpoint[checkpoint], near, by_checkpoint)
+    return Emergence(checkpoint, by_checkpoint[checkpoint], near, by_checkpoint, tuple(lost))
 
 
 def half_way(series: Series, rise: Change) -> tuple[int, int]:
     """The first checkpoint at which a series has half of a rise, and the first at which by its errors it may have."""
-    half = (series.values[rise.start] + series.values[rise.stop]) / 2
-
-    def clearly_below(i: int) -> bool:
-        short = half - series.values[i]  # (1 + G,)
-        return exceeds(float(short[0]), float(jackknife(short[1:])), 0.0, len(short) - 2)
-
     later = range(rise.start + 1, len(series))
-    sure = next(i for i in later if series.at(i) >= half[0])
-    return sure, next(i for i in later if i == sure or not clearly_below(i))
+    sure = next(i for i in later if series.at(i) >= _half(series, rise)[0])
+    return sure, next(i for i in later if i == sure or not _clearly_below_half(series, rise, i))
+
+
+def _half(series: Series, rise: Change) -> Array:
+    """The value half-way up a rise. (1 + G,)"""
+    return (series.values[rise.start] + series.values[rise.stop]) / 2
+
+
+def _clearly_below_half(series: Series, rise: Change, i: int) -> bool:
+    short = _half(series, rise) - series.values[i]  # (1 + G,)
+    return exceeds(float(short[0]), float(jackknife(short[1:])), 0.0, len(short) - 2)

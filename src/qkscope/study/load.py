@@ -104,15 +104,20 @@ def read_study(path: Path, measures: Collection[str] | None = None) -> tuple[Stu
 
 
 def missing_files(path: Path, study: Study) -> list[str]:
-    """Texts and checkpoint folders that a study names by path and that are not there."""
+    """Texts and checkpoint folders that a study names by path and that are not there.
+
+    A folder of checkpoints that is not there is a mistake of `read_study` and not repeated.
+    """
     mistakes = [
         Mistake(("corpus", "source"), f"no file or folder at {source}")
         for source in study.corpus.source
         if Path(source).is_absolute() and not _exists(source)
     ]
+    base = path.resolve().parent
+    folders = {absolute(folder, base) for folder in _folders_of_checkpoints(path) if folder is not None}
     for checkpoint in sources(study):
         model = checkpoint.source.model
-        if Path(model).is_absolute() and not _exists(model):
+        if Path(model).is_absolute() and not _exists(model) and model not in folders:
             mistakes.append(Mistake(checkpoint.loc, f"no folder at {model}"))
     return rendered(path, mistakes)
 
@@ -121,16 +126,22 @@ def left_out_of(path: Path | str) -> dict[str, str]:
     """Folders that `checkpoints: FOLDER` of the study at `path`, or of its phases, does not measure, and why."""
     from qkscope.checkpoints.files import left_out
 
-    path = Path(path)
+    base = Path(path).resolve().parent
+    folder, *phases = _folders_of_checkpoints(Path(path))
+    if folder is not None:
+        return left_out(absolute(folder, base))
+    found = {phase: left_out(absolute(phase, base)) for phase in phases if phase is not None}
+    return {f"{phase}/{name}": why for phase, each in found.items() for name, why in each.items()}
+
+
+def _folders_of_checkpoints(path: Path) -> list[str | None]:
+    """`checkpoints: FOLDER` of the study at `path` (None if that is no folder), then of its phases."""
     data = LocatedYaml(path.read_text(encoding="utf-8")).data
     if not isinstance(data, dict):
-        return {}
-    base = path.resolve().parent
-    if isinstance(data.get("checkpoints"), str):
-        return left_out(absolute(data["checkpoints"], base))
-    folders = [phase["checkpoints"] for _, phase in _phase_folders(data)]
-    found = {folder: left_out(absolute(folder, base)) for folder in folders}
-    return {f"{folder}/{name}": why for folder, each in found.items() for name, why in each.items()}
+        return [None]
+    folder = data.get("checkpoints")
+    phases = [phase["checkpoints"] for _, phase in _phase_folders(data)]
+    return [folder if isinstance(folder, str) else None, *phases]
 
 
 def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qkscope import defaults
 from qkscope.checkpoints.files import Dtype, Source
@@ -27,6 +27,13 @@ from qkscope.study.yaml_lines import Loc
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 NotNegative = Annotated[int, Field(ge=0)]
+
+
+def _known_device(name: str) -> str:
+    """Devices that torch knows by name; whether this machine has one is seen when a model is loaded."""
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu|npu|hpu)(:\d+)?", name):
+        raise ValueError(f"expected cpu, cuda, cuda:1 or mps, found {name!r}")
+    return name
 
 
 class _Part(BaseModel):
@@ -185,7 +192,7 @@ class Study(_Part):
     """Tokenizer: a folder, or `owner/name` on the hub (default: the one stored with the weights)."""
     dtype: Dtype = "auto"
     """Number format of the weights (`auto`: as saved)."""
-    device: str | None = None
+    device: Annotated[str, AfterValidator(_known_device)] | None = None
     """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda if available, else cpu)."""
     device_map: str | dict[str, Any] | None = None
     """Passed on to transformers (`auto`), for models larger than one GPU."""
