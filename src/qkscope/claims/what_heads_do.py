@@ -120,8 +120,10 @@ def behaviour(c: Context) -> Claim | None:
     if verdict == "higher" and not exceeds(best.value, best.se, abs(last.value), c.best.groups - 1):
         verdict = "unclear"  # the other correlation is negative, which predicts as well
     if verdict == "higher":
-        against = f"rank correlation {values[0]} against {values[1]}"
-        headline = f"{first} predicts {what} better than {second}{where}: {against}"
+        headline = (
+            f"{first} predicts where heads look better than {second}{where}: rank correlation {values[0]} against "
+            f"{values[1]} with {what}"
+        )
     else:
         headline = (
             f"It is not clear which measure best predicts {what}{where}: rank correlation {values[0]} for {first}, "
