@@ -6,7 +6,7 @@ whole, sample g is without group g; the jackknife over samples 1 to G is the sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
@@ -43,6 +43,7 @@ from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
 S = TypeVar("S", bound=Sum)
+T = TypeVar("T")
 
 # Elements of a block's scatter matrices: enough heads of 128 dimensions (16) that Python's own time hardly counts.
 BLOCK_ELEMENTS = 1 << 18
@@ -215,7 +216,7 @@ class HeadBlock:
 
 @dataclass(frozen=True)
 class CellNumbers:
-    """What was measured of the H heads of a cell, or of those at some rows.
+    """What was measured of the H heads of a cell.
 
     arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside
             them. Without H where a variable is not per head
@@ -235,33 +236,14 @@ class CellNumbers:
         """Groups of documents, 0 where nothing was left out."""
         return len(self.loo_v)
 
-    def select(self, rows: NDArray[np.int64]) -> CellNumbers:
-        """The heads at `rows`, in that order."""
-        heads = HeadIndex.from_meta(
-            {name: np.array(values)[rows] for name, values in self.heads.to_meta().items()}
-        )
-        arrays = {
-            name: array if _is_whole(name) else array[:, rows] if _is_sampled(name) else array[rows]
-            for name, array in self.arrays.items()
-        }
-        return CellNumbers(heads, self.window, arrays, self.v[rows], self.loo_v[:, rows], self.bad[rows])
-
-    def samples(self, name: str) -> Array:
-        """A sampled variable over all documents, then without each group. (1 + G, H)"""
-        return self.arrays[name]
-
     def value(self, name: str) -> Array:
         """A variable over all documents. (H,)"""
         array = self.arrays[name]
         return array[0] if variables()[name].sampled else array
 
-    def left_out(self, name: str) -> Array:
-        """A sampled variable without each group of documents. (G, H)"""
-        return self.arrays[name][1:]
-
     def error(self, name: str) -> Array:
         """Jackknife standard error (H,). NaN along an axis that some left-out sample does not have."""
-        variable, error = variables()[name], jackknife(self.left_out(name))
+        variable, error = variables()[name], jackknife(self.arrays[name][1:])
         return np.where(self.arrays[variable.axis_lost] > 0, np.nan, error) if variable.along_axis else error
 
 
@@ -295,11 +277,7 @@ def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> 
 
     Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
     """
-    cell = Cell.of(units, width, components)
-    blocks = cell.blocks()
-    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda rows: HeadBlock(cell, rows).axes, blocks))
-    order = np.argsort(np.concatenate([rows.queries for rows in blocks]))
+    parts, order = _by_block(Cell.of(units, width, components), lambda block: block.axes)
     found = {}
     for name in (each.name for each in fields(Axes)):
         axis = 1 if name.startswith("loo_") else 0
@@ -311,8 +289,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     """All variables of `groups`, block by block on every core. Groups whose sums are missing are left out."""
     wanted = [group for group in groups if cell.has(group)]
 
-    def one(rows: Block) -> dict[str, Array]:
-        block = HeadBlock(cell, rows)  # its matrices are freed with it
+    def one(block: HeadBlock) -> dict[str, Array]:
         found: dict[str, Array] = {}
         for group in wanted:
             computed = group.compute(block) if group.compute else {}
@@ -321,13 +298,10 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
         bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)
         return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2), "bad": bad}
 
-    parts = cell.blocks()
-    with one_thread_each():
-        if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
+    if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
+        with one_thread_each():
             cell.tables  # noqa: B018  # computed once, before threads ask for it
-        with ThreadPoolExecutor(cores()) as pool:
-            found = list(pool.map(one, parts))
-    order = np.argsort(np.concatenate([rows.queries for rows in parts]))
+    found, order = _by_block(cell, one)
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
     v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
@@ -336,6 +310,16 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
         for variable in group.variables if group.compute_cell else ():
             arrays |= _stored(variable, computed, None)
     return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
+
+
+def _by_block(cell: Cell, work: Callable[[HeadBlock], T]) -> tuple[list[T], NDArray[np.int64]]:
+    """What `work` returns for every block, on all cores; and the order that sorts their heads, one after the other."""
+    blocks = cell.blocks()
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        found = list(
+            pool.map(lambda rows: work(HeadBlock(cell, rows)), blocks)
+        )  # a block's matrices are freed with it
+    return found, np.argsort(np.concatenate([rows.queries for rows in blocks]))
 
 
 def _is_sampled(name: str) -> bool:
