@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.capture.consumers import batches
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import HOOKS, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
+from qkscope.capture.measure import batches
 from qkscope.capture.probe import HALF_PADDED, PADDED, evaluating
 from qkscope.errors import CaptureError
 from qkscope.sums.path import SINK

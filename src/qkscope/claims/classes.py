@@ -1,4 +1,4 @@
-"""Claims about single heads: their classes, queries against keys, and whether a straight line says it all."""
+"""Claims about single heads: their classes, queries against keys, and whether position is encoded linearly."""
 
 from __future__ import annotations
 

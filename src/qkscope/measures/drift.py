@@ -1,4 +1,5 @@
-"""The rotation model of a head: one axis along which queries and keys drift with position, one that parts them.
+"""The rotation model of a head: one axis along which queries and keys drift with position, one that
+separates them.
 
 Over queries and keys pooled, with w = n_q n_k / (n_q + n_k) and delta = mean_q - mean_k:
 

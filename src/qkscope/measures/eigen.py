@@ -19,7 +19,7 @@ LARGE, FEW = 32, 0.15
 CLOSE_GAP = 0.1
 # From this number of dimensions on, their first axes are sought within this many leading axes of the whole.
 NEAR_FROM, WITHIN = 64, 12
-# Lanczos steps, and the error of an axis up to which they count as having found it.
+# Lanczos steps, and the error below which an axis counts as found.
 STEPS, FOUND = 20, 1e-13
 
 
@@ -50,7 +50,7 @@ def first_axes(
     if dim < LARGE:
         return np.zeros(shape), np.zeros((heads, count), dtype=bool)
     basis, inner = np.zeros((heads, count, STEPS, dim)), np.zeros((heads, count, STEPS, STEPS))
-    # A start that no axis is orthogonal to: axes that lie apart would never meet.
+    # Random, so that no axis is orthogonal to it: the iteration never finds an axis orthogonal to its start.
     x = np.broadcast_to(np.random.default_rng(0).standard_normal(dim), shape)
     length = np.linalg.norm(x, axis=2)
     for step in range(STEPS):

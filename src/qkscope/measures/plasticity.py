@@ -150,7 +150,9 @@ def means_of_cells(cells: Array) -> Array:
     """
     rows = np.flatnonzero(np.isfinite(cells).any(axis=1))
     count = max(1, round(FIFTH * len(rows)))
-    overall, first, last = (_mean(each) for each in (cells, cells[rows[:count]], cells[rows[-count:]]))
+    overall, first, last = (
+        _row_means(each.ravel()) for each in (cells, cells[rows[:count]], cells[rows[-count:]])
+    )
     return np.array([overall, first, last, first - last])
 
 
@@ -169,11 +171,6 @@ def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Arr
     cells[np.triu_indices(buckets)] = np.nan  # a query sees only earlier buckets
     cells[np.isnan(line.mu).any(axis=1)] = np.nan
     return cells
-
-
-def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 @dataclass(frozen=True)

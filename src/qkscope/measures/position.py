@@ -66,7 +66,7 @@ def correlation(along: Along) -> Array:
 
 
 def constant_part(path: Path, rotation: Rotation, phase: Phase, along: Along) -> Array:
-    """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, makes by itself.
+    """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, produces alone.
 
     `phase` is `phases` of n_t (t - mean t).
     """

@@ -172,14 +172,14 @@ def _step(
     effects = _effects(roles, exchanged)
     used = sorted({roles[cell] for part in effects.values() for cell in part})
     known = finite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
-    # Of real order: which heads kept their first axis when one factor alone changed.
+    rope = rope.isel(cell=roles["b"], drop=True)
+    # In the real order: which heads kept their first axis when one factor alone changed.
     edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
     stayed = {
-        factor: _by_head(same_axis(*(infos[end] for end in ends)), rope.isel(cell=roles["b"], drop=True))
+        factor: _by_head(same_axis(*(infos[end] for end in ends)), rope)
         for factor, ends in edges.items()
         if same_axis and set(ends) <= roles.keys() and (exchanged or factor == "weights")
     }
-    rope = rope.isel(cell=roles["b"], drop=True)
     populations = [name for name, flag in ROPE.items() if (rope == flag).any()]
     a, ends = infos["a"], {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
     common = {"window_tokens": a.window, "same_text": int(a.texts == infos["b"].texts), "groups": a.groups}

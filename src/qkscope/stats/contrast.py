@@ -1,4 +1,4 @@
-"""Two sides against each other: heads of one checkpoint from the same documents, or arms of several training runs."""
+"""Tests of the difference of two numbers: of one checkpoint and the same documents, or of two arms of training runs."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Keys:
-    """What the keys of some queries are to them, in layers that see as far; torch tensors on the model's device.
+    """How keys relate to some queries, in layers with one sliding window; torch tensors on the model's device.
 
     rows (B,), t (B, n), keys (m,) · parts (B * n, m, P) 1 for keys in each of PARTS and of the bins of distance
     lags (B, n, m - 4) distances of the keys from 4 on, or m where the query does not see the key

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.errors import StoreError
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation, pack_rotations, unpack_rotations
 
@@ -101,7 +102,7 @@ class Unrotated:
 
 
 def unrotated(x: Any, before: Unrotated | None, reduce: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-    """`reduce`, from (documents, heads, tokens, dim) to (..., dim), of x before rotation; of x where there is none."""
+    """Apply `reduce`, (documents, heads, tokens, dim) -> (..., dim), to x before rotation; to x without `before`."""
     if before is None:
         return reduce(x)
     found = reduce(before.vectors)
@@ -333,7 +334,7 @@ def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
 def ring_count(windows: Sequence[int], width: int) -> int:
     """How many rings make up the window `width`."""
     if width not in windows:
-        raise ValueError(f"a window of {width} tokens was not measured; measured windows: {list(windows)}")
+        raise StoreError(f"a window of {width} tokens was not measured; measured windows: {list(windows)}")
     return list(windows).index(width) + 1
 
 

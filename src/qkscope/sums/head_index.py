@@ -94,6 +94,15 @@ def _flags(layer: NDArray[np.int64], rope: Mapping[int, bool | None]) -> NDArray
     return np.array([numbers[rope.get(int(i))] for i in layer], dtype=np.int8)
 
 
+def heads_by_layer(heads: HeadIndex) -> dict[str, dict[int, list[int]]]:
+    """Of each kind ("q" or "k") and layer, the numbers of its query or key heads."""
+    kinds = (("q", heads.layer, heads.head), ("k", heads.keys[:, 0], heads.keys[:, 1]))
+    return {
+        kind: {int(layer): numbers[layers == layer].tolist() for layer in np.unique(layers)}
+        for kind, layers, numbers in kinds
+    }
+
+
 def depth(layer: ArrayLike, num_layers: ArrayLike) -> NDArray[np.float64]:
     """layer / (num_layers - 1): 0 the first layer, 1 the last. A model of one layer has depth 0."""
     last = np.maximum(np.asarray(num_layers, dtype=float) - 1, 1)

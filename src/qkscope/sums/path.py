@@ -30,7 +30,7 @@ from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]
 
-# The first tokens of a document, where attention sinks stand: they are kept apart.
+# The first tokens of a document, where attention sinks are: they have bins of their own.
 SINK = 4
 # Bins of position in each ring after them.
 BINS = 16

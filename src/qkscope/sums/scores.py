@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 NEAR, PER_OCTAVE = 32, 16
 # Documents of a unit whose scores are measured, and queries of each of their rings.
 DOCUMENTS, QUERIES = 2, 16
-# A sample of positions steps through its strata by the golden ratio: even, and in tune with no rotary wavelength.
+# Sampled positions step through their strata by the golden ratio: spread evenly, and never in phase with a rotary pair.
 GOLDEN = (5**0.5 - 1) / 2
 
 

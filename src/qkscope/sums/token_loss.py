@@ -108,7 +108,7 @@ class _Recorder(Recorder):
         import torch
 
         batch, sums = self._batch, self._sums
-        # Every k-th token, another one in each document, so that all positions have their turn.
+        # Every k-th token, with another offset in each document, so that every position is predicted in some of them.
         taken = [
             [t for t in range(1, length) if (t + document.index) % self._every == 0]
             for document, length in zip(batch.documents, batch.lengths, strict=True)
