@@ -221,7 +221,6 @@ class CellNumbers:
     arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside
             them. Without H where a variable is not per head
     v       (H, d, components) the axes; loo_v (G, H, d) the first axis of each left-out sample
-    bad     (H, 2) query and key vectors that are not finite
     """
 
     heads: HeadIndex
@@ -229,7 +228,6 @@ class CellNumbers:
     arrays: Mapping[str, Array]
     v: Array
     loo_v: Array
-    bad: NDArray[np.int64]
 
     @property
     def groups(self) -> int:
@@ -267,9 +265,8 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
         else joined([p.arrays[name] for p in parts], _is_sampled(name))
         for name in names
     }
-    v, bad = (np.concatenate([getattr(part, name) for part in parts]) for name in ("v", "bad"))
-    loo_v = joined([part.loo_v for part in parts], True)
-    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v, bad)
+    v, loo_v = np.concatenate([part.v for part in parts]), joined([part.loo_v for part in parts], True)
+    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v)
 
 
 def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
@@ -295,21 +292,20 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
             computed = group.compute(block) if group.compute else {}
             for variable in group.variables if group.compute else ():
                 found |= _stored(variable, computed, block.unmeasured)
-        bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)
-        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2), "bad": bad}
+        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2)}
 
     if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
         with one_thread_each():
             cell.tables  # noqa: B018  # computed once, before threads ask for it
     found, order = _by_block(cell, one)
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
-    v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
+    v, loo_v = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2)
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
     for group in wanted:
         computed = group.compute_cell(cell) if group.compute_cell else {}
         for variable in group.variables if group.compute_cell else ():
             arrays |= _stored(variable, computed, None)
-    return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
+    return CellNumbers(cell.heads, cell.width, arrays, v, loo_v)
 
 
 def _by_block(cell: Cell, work: Callable[[HeadBlock], T]) -> tuple[list[T], NDArray[np.int64]]:

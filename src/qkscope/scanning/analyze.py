@@ -260,8 +260,8 @@ def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
         layer, head, kv_head = int(heads.layer[row]), int(heads.head[row]), int(heads.kv_head[row])
         files = model.queries[layer, head], model.keys[layer, kv_head]
         found = []
-        counts = (int(numbers.value(name)[row]) for name in ("n_q", "n_k"))
-        for file, n, bad in zip(files, counts, numbers.bad[row], strict=True):
+        for file, kind in zip(files, "qk", strict=True):
+            n, bad = (int(numbers.value(f"{name}_{kind}")[row]) for name in ("n", "bad"))
             if bad:
                 found.append(
                     f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or remove them"
