@@ -39,7 +39,7 @@ from qkscope.sums.base import (
     unrotated,
 )
 from qkscope.sums.path import SINK
-from qkscope.sums.scores import GOLDEN
+from qkscope.sums.scores import one_per_stratum
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -76,10 +76,8 @@ def query_positions(start: int, stop: int, document: int) -> tuple[Index, Index]
     """The queries of a document in the stratum start <= t < stop, and for how many positions each counts."""
     if start < WHOLE or stop - start <= QUERIES:
         return np.arange(start, stop), np.ones(stop - start, dtype=np.int64)
-    edges = np.linspace(start, stop, QUERIES + 1).astype(np.int64)
-    width = np.diff(edges)
-    share = ((np.arange(QUERIES) + document) * GOLDEN) % 1.0
-    return edges[:-1] + (share * width).astype(np.int64), width
+    t, edges = one_per_stratum(start, stop, QUERIES, shift=document)
+    return t, np.diff(edges)
 
 
 @dataclass
