@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
-from qkscope.errors import StoreError, StudyError
+from qkscope.errors import StudyError
 from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.distance import BinPairs
 from qkscope.measures.pca import Axes, measure_batch, met_bad, whole_and_without, with_left_out
@@ -33,7 +33,7 @@ from qkscope.measures.samples import (
     rotation_tables,
 )
 from qkscope.measures.waves import as_left_out
-from qkscope.sums import Sum
+from qkscope.sums import PathSum, Sum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
@@ -93,7 +93,7 @@ class Cell:
     @cached_property
     def positions(self) -> list[Positions]:
         """Of each sample."""
-        edges = _path(self.units[0], 0).window(self.width).edges
+        edges = self.units[0].get(PathSum).q.window(self.width).edges
         lags = BinPairs.of(edges, distances(self.width))
         return [
             Positions.of(list(compress(self.units, some)), self.width, lags, edges) for some in self.taken
@@ -196,22 +196,23 @@ class HeadBlock:
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
-        rotation, every = self.tables[0].rotation, [group[index] for group in self.groups]
-        late = every
+        """The queries (index 0) or the keys (index 1) at `rows` in each sample."""
+        rotation, late = self.tables[0].rotation, [group[index] for group in self.groups]
         if self.width > SINK:
             sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.cell.units]
-            late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
-        paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
-        groups = GroupPaths.of(rotation, late, paths)
-        whole = reduce(Path.merge, paths)
-        left_out = [whole.without(path) for path in paths if len(paths) > 1]
-        merged = [whole, *(as_left_out(rotation, path) for path in left_out)]
-        each = [groups, *[as_left_out(rotation, groups)] * len(left_out)]
-        every = [sample[index] for sample in self.moments]
-        return [
-            Kind(*parts)
-            for parts in zip(every, whole_and_without(late), merged, each, self.cell.taken, strict=True)
-        ]
+            late = [moments.without(sink) for moments, sink in zip(late, sinks, strict=True)]
+        sums = [unit.get(PathSum) for unit in self.cell.units]
+        paths = [(each.q, each.k)[index].window(self.width).select(rows) for each in sums]
+        groups, whole = GroupPaths.of(rotation, late, paths), reduce(Path.merge, paths)
+        left_out = [as_left_out(rotation, whole.without(path)) for path in paths if len(paths) > 1]
+        by_sample = (
+            [sample[index] for sample in self.moments],
+            whole_and_without(late),
+            [whole, *left_out],
+            [groups, *[as_left_out(rotation, groups)] * len(left_out)],
+            self.cell.taken,
+        )
+        return [Kind(*parts) for parts in zip(*by_sample, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
                 found |= _stored(variable, computed, block.unmeasured)
         return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2)}
 
-    if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
+    if all(unit.find(PathSum) for unit in cell.units):
         with one_thread_each():
             cell.tables  # noqa: B018  # computed once, before threads ask for it
     found, order = _by_block(cell, one)
@@ -360,10 +361,3 @@ def _join(parts: Sequence[Array]) -> Array:
             for part, widths in zip(parts, missing, strict=True)
         ]
     )
-
-
-def _path(unit: Unit, index: int) -> Path:
-    path = (unit.path_q, unit.path_k)[index]
-    if path is None:
-        raise StoreError("this unit has no sums by position; delete its file to have it measured again")
-    return path
