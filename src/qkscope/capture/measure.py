@@ -31,7 +31,7 @@ from qkscope.sums import (
     Sum,
     Unrotated,
 )
-from qkscope.sums.head_index import HeadIndex, heads_by_layer
+from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
 from qkscope.workers import numpy_on_one_thread
 
@@ -142,7 +142,7 @@ class _Watch:
     ) -> None:
         self._sums, self._rotations, self._softmaxes, self._scales = sums, rotations, softmaxes, scales
         self._softmax: Softmax | None = None
-        self._numbers = heads_by_layer(request.heads)
+        self._numbers = {kind: request.heads.numbers(kind) for kind in ("q", "k")}
 
     def begin(self, batch: Batch) -> None:
         for each in self._sums:

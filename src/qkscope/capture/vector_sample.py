@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
 from qkscope.sums import Batch, LayerFacts, Recorder
-from qkscope.sums.head_index import HeadIndex, heads_by_layer
+from qkscope.sums.head_index import HeadIndex
 from qkscope.vectors import write_vectors
 
 
@@ -31,7 +31,7 @@ class VectorSample(Recorder):
         seed: int = 0,
         names: Callable[[int], str] | None = None,
     ) -> None:
-        self._numbers = heads_by_layer(heads)
+        self._numbers = {kind: heads.numbers(kind) for kind in ("q", "k")}
         self._rate, self._window, self._seed, self._names = rate, window, seed, names
         self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a document each
         self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}

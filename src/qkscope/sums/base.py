@@ -76,8 +76,7 @@ class Request:
 
     def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
         """By layer: the rows of its query heads (kind q) in `heads`, or of its key heads (k) in `heads.keys`."""
-        layers = self.heads.layer if kind == "q" else self.heads.keys[:, 0]
-        return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+        return self.heads.rows(kind)
 
     def reads(self) -> dict[int, NDArray[np.int64]]:
         """By layer: which of its measured key heads each of its measured query heads reads."""

@@ -74,6 +74,16 @@ class HeadIndex:
         """The same heads, with what is known now of their layers' rotation."""
         return replace(self, rope=_flags(self.layer, rope))
 
+    def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
+        """By layer: the rows of its query heads (kind q), or of its key heads in `keys` (kind k)."""
+        layers = self.layer if kind == "q" else self.keys[:, 0]
+        return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+
+    def numbers(self, kind: str) -> dict[int, list[int]]:
+        """By layer: the numbers of its query heads (kind q) or of its key heads (kind k)."""
+        numbers = self.head if kind == "q" else self.keys[:, 1]
+        return {layer: numbers[rows].tolist() for layer, rows in self.rows(kind).items()}
+
     def __len__(self) -> int:
         return len(self.layer)
 
@@ -92,15 +102,6 @@ class HeadIndex:
 def _flags(layer: NDArray[np.int64], rope: Mapping[int, bool | None]) -> NDArray[np.int8]:
     numbers = {None: -1, False: 0, True: 1}
     return np.array([numbers[rope.get(int(i))] for i in layer], dtype=np.int8)
-
-
-def heads_by_layer(heads: HeadIndex) -> dict[str, dict[int, list[int]]]:
-    """Of each kind ("q" or "k") and layer, the numbers of its query or key heads."""
-    kinds = (("q", heads.layer, heads.head), ("k", heads.keys[:, 0], heads.keys[:, 1]))
-    return {
-        kind: {int(layer): numbers[layers == layer].tolist() for layer in np.unique(layers)}
-        for kind, layers, numbers in kinds
-    }
 
 
 def depth(layer: ArrayLike, num_layers: ArrayLike) -> NDArray[np.float64]:
