@@ -323,7 +323,7 @@ def _frequency(angle: NDArray[np.float64], tolerance: float) -> NDArray[np.float
 
 
 def _wrapped(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
+    return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
 def _origin(calls: list[Call], x: Any) -> _RotaryInput:

@@ -79,7 +79,7 @@ class Anatomy:
     @property
     def score_sd(self) -> Array:
         """The standard deviation of q.k over the keys of a query."""
-        return np.asarray(np.sqrt(np.maximum(self.total, 0.0)))
+        return np.sqrt(np.maximum(self.total, 0.0))
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _close_scores(q: Pairs, k: Pairs, rotated: RotatedLayout) -> Array:
     query, key = rotated.bins
     queries = q.at((slice(None), query)).by_key(len(k.still))
     found = terms(queries, k.at((slice(None), None, key))) @ rotated.near.T
-    return np.asarray(found.reshape(*found.shape[:2], -1)[:, :, rotated.score])
+    return found.reshape(*found.shape[:2], -1)[:, :, rotated.score]
 
 
 def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Array) -> Array:
@@ -277,7 +277,7 @@ def _gram(x: Array, weight: Array) -> Array:
     """sum_s weight_s x_s x_s^T: x (H, S, d), weight (S,) at least 0 -> (H, d, d)."""
     # The product of a matrix with itself takes half the work, and BLAS sees that it is one.
     y = x * np.sqrt(weight)[:, None]
-    return np.asarray(y.transpose(0, 2, 1) @ y)
+    return y.transpose(0, 2, 1) @ y
 
 
 def _traces(of_keys: Array, of_queries: Array) -> Array:

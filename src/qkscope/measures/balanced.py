@@ -185,7 +185,7 @@ class Coordinates:
         if not T.size:
             S = M[:, None] * D[:, :, :, None]
             S *= D[:, :, None, :]
-            return np.asarray(S.reshape(-1, F, F))
+            return S.reshape(-1, F, F)
         T = by_key(T / each[:, :, None], len(M))
         S = np.empty((*D.shape[:2], F + T.shape[2], F + T.shape[2]))
         S[:, :, :F, :F] = D[:, :, :, None] * M[:, None, turning][..., turning] * D[:, :, None, :]

@@ -95,7 +95,7 @@ def _without(spread: Array, a: Array) -> Array:
     # s - x a' - a x' + (a.x) a a' with x = s a, as two products.
     half = along - 0.5 * _dot(along, a)[:, None] * a
     cross = half[:, :, None] * a[:, None, :]
-    return np.asarray(spread - cross - cross.transpose(0, 2, 1))
+    return spread - cross - cross.transpose(0, 2, 1)
 
 
 def _over(number: Array, by: Array) -> Array:
@@ -113,7 +113,7 @@ def _unit(vectors: Array) -> Array:
     """Each row at length one; NaN where it has none."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(length > 0, vectors / length, np.nan))
+        return np.where(length > 0, vectors / length, np.nan)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -109,7 +109,7 @@ def shares_of_trace(S: Array, values: Array) -> Array:
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(trace[:, None] > 0, values / trace[:, None], np.nan)
-    return np.asarray(np.maximum(explained, 0.0))
+    return np.maximum(explained, 0.0)
 
 
 def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
@@ -200,7 +200,7 @@ def null_level(groups: Sequence[Moments], whole: Moments, v: Array, spread: Arra
 
 def met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
     """Heads with a query or key that is not finite. (H,)"""
-    return np.asarray((q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0))
+    return (q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0)
 
 
 def tied(explained: Array) -> NDArray[np.bool_]:
@@ -299,7 +299,7 @@ def _spread(moments: Moments, v: Array) -> Array:
     still = moments.T / np.maximum(moments.n, 1) <= 1e-24 * moments.mean_t**2
     varies = (variance > least[:, None, None]) & ~still[:, None, None]
     spread = np.sqrt(np.where(varies, variance * moments.T[:, None, None], np.nan))
-    return np.asarray(spread.reshape(len(v), -1))
+    return spread.reshape(len(v), -1)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -67,7 +67,7 @@ class QueryLine:
     def whiten(self, x: Array) -> Array:
         """sqrt(D) H x of rows x (..., d): distances between rows are the standard deviations of z."""
         reflected = x - 2.0 * (x @ self.reflect)[..., None] * self.reflect
-        return np.asarray(reflected * np.sqrt(self.noise))
+        return reflected * np.sqrt(self.noise)
 
 
 def query_line(
@@ -318,7 +318,7 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
         without = np.where(known, kernel, 0.0) @ ~has.T / left
     # Two sampled keys make one pair: without either there is none, and all of its spread is unknown.
     spread = np.where(present & (left > 0), (without - mean[:, None]) ** 2, 0.0).sum(axis=1)
-    return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
+    return np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean))
 
 
 def _line(q: Moments, row: int, key_mean: Array, positions: Array) -> QueryLine:

@@ -78,7 +78,7 @@ class Kind:
     def between(self, weight: Array) -> Array:
         """Covariance of documents' means over late tokens, estimated from groups; weight (G,). (H, d, d)"""
         apart = (self.groups.late_mean[self.taken] - self.late.mean_x).transpose(1, 0, 2)  # (H, G, d)
-        return np.asarray((apart * weight[:, None]).transpose(0, 2, 1) @ apart)
+        return (apart * weight[:, None]).transpose(0, 2, 1) @ apart
 
 
 @dataclass(frozen=True)

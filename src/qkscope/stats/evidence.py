@@ -145,7 +145,7 @@ class Evidence:
         key = (measure, population, layer)
         if key not in self._means:
             self._means[key] = over_heads(self.values(measure), self.where(population, layer)).to_numpy()
-        return np.asarray(self._means[key][i, : 1 + self.groups_at[i]])
+        return self._means[key][i, : 1 + self.groups_at[i]]
 
     def level(
         self, measure: str, population: Population, i: int, layer: int | None = None
@@ -156,7 +156,7 @@ class Evidence:
 
     @cached_property
     def _classes(self) -> NDArray[np.str_]:
-        return np.asarray(classes(self.data, self.thresholds))
+        return classes(self.data, self.thresholds)
 
     def kinds(self, i: int, population: Population) -> NDArray[np.str_]:
         """(heads,): the classes of the measured heads of a population."""

@@ -53,7 +53,7 @@ class Rotation:
     @property
     def wavelength(self) -> Array:
         """Tokens per full turn of each pair. (P,)"""
-        return np.asarray(2 * np.pi / self.frequency)
+        return 2 * np.pi / self.frequency
 
     @cached_property
     def still(self) -> NDArray[np.int64]:

@@ -41,7 +41,7 @@ def distances(window: int) -> NDArray[np.int64]:
     octaves = np.arange(1, 1 + PER_OCTAVE * 32) / PER_OCTAVE
     far = np.unique(np.rint(NEAR * 2.0**octaves).astype(np.int64))
     every = np.concatenate([np.arange(1, NEAR + 1), far])
-    return np.asarray(every[every <= longest])
+    return every[every <= longest]
 
 
 def one_per_stratum(

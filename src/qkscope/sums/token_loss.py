@@ -23,7 +23,7 @@ def position_bins(window: int) -> NDArray[np.int64]:
     octaves = 2 ** np.arange(2, 42, dtype=np.int64)
     starts = octaves[:, None] + np.arange(PER_OCTAVE) * (octaves // PER_OCTAVE)[:, None]
     every = np.concatenate([[1, 2, 3], starts.reshape(-1)])
-    return np.asarray(every[every < window])
+    return every[every < window]
 
 
 def token_nats(head: Any, hidden: Any, targets: Any) -> Array:
