@@ -108,7 +108,7 @@ def widened(
     late = (t >= SINK).to(q.dtype)[:, None]
 
     def visible_mean(y: Any) -> Any:
-        """Of y (..., T, d) over the keys from 4 on that each query sees; 0 where it sees none."""
+        """The mean of y (..., T, d) over the keys from 4 on that each query sees; 0 where it sees none."""
         total, count = (y * late).cumsum(-2), late.cumsum(0)
         if window is not None and window < len(t):
             total, count = (

@@ -192,7 +192,7 @@ def _selected(x: Any, numbers: list[int]) -> Any:
 
 
 def _selected_before(before: Unrotated | None, numbers: list[int]) -> Unrotated | None:
-    """The same for vectors before rotation, of which there may be one for all heads."""
+    """Vectors before rotation of the heads `numbers`; there may be one for all heads."""
     if before is None or before.vectors.shape[1] == 1:
         return before
     return Unrotated(_selected(before.vectors, numbers), before.dims)

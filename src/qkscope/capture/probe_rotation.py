@@ -376,7 +376,7 @@ def _tolerance(x: Any) -> float:
 
 
 def _namespaces(backbone: Any) -> list[dict[str, Any]]:
-    """Of the files that define the modules of a layer, each once."""
+    """The namespaces of the files that define the modules of a layer, each once."""
     kinds = {type(module) for module in backbone.modules() if hasattr(module, "layer_idx")}
     files = {cls.__module__ for kind in kinds for cls in kind.__mro__}
     return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]

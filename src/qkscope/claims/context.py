@@ -229,7 +229,7 @@ class Context:
 
     @property
     def window_caveat(self) -> str:
-        """That checkpoints were measured over different windows and no common one, or may have been."""
+        """A note where checkpoints were not measured over one common window, or may not have been."""
         if not self.training:
             return ""
         if not self.comparable:

@@ -77,7 +77,7 @@ class Compared:
         return ", ".join(f"{name_of(m)} {c.level(m, population, c.last, e)}" for m in self.names)
 
     def unlike(self, c: Context, gap: Contrast, own: Contrast) -> str:
-        """That the training context gives another answer, where it gives a clear one."""
+        """A note where the training context clearly gives another answer."""
         if own.verdict == gap.verdict or own.verdict not in ("higher", "lower"):
             return ""
         reverse = " the other way round," if own.difference * gap.difference < 0 else ""

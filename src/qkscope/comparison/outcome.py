@@ -327,14 +327,14 @@ def by_head(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
-    """That the classes of the two sides are not the same, where they are not."""
+    """A note where the two sides use different class thresholds."""
     if ours == theirs:
         return []
     return [f"The runs use different class thresholds: {asdict(ours)} and {asdict(theirs)}."]
 
 
 def text_notes(ours: Results, theirs: Results) -> list[str]:
-    """That the two sides were measured on different texts, or that it is not known, where it is so."""
+    """A note where the two sides were measured on different texts, or where this was not recorded."""
     sides = [_texts(side) for side in (ours, theirs)]
     if None in sides:
         return ["It is not recorded whether both runs were measured on the same texts."]

@@ -240,7 +240,7 @@ class Near:
 
 
 def _covariances(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
-    """Of queries and keys in some dimensions, each about its own mean. (H, m, m)"""
+    """Covariances of queries and of keys in some dimensions, each about its own mean. (H, m, m)"""
     of_q, of_k = (x.M[:, dims][:, :, dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
     return of_q, per_query(of_k, len(q.n))
 

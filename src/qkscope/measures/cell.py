@@ -92,7 +92,7 @@ class Cell:
 
     @cached_property
     def positions(self) -> list[Positions]:
-        """Of each sample."""
+        """Token positions of each sample."""
         edges = self.units[0].get(PathSum).q.window(self.width).edges
         lags = BinPairs.of(edges, distances(self.width))
         return [
@@ -187,7 +187,7 @@ class HeadBlock:
 
     @cached_property
     def sums(self) -> list[SampleSums]:
-        """Of each sample: moments, paths and first axes."""
+        """Moments, paths and first axes of each sample."""
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
         return [

@@ -322,7 +322,10 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
 
 
 def _line(q: Moments, row: int, key_mean: Array, positions: Array) -> QueryLine:
-    """Uses the mean of all keys as the mean of the buckets' means; they are equal if documents fill the window."""
+    """The line through the queries of head `row`.
+
+    The mean of all keys stands in for the mean of the buckets' means: they are equal if documents fill the window.
+    """
     sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
     return query_line(*sums, positions, key_mean[None])
 

@@ -136,7 +136,7 @@ class Softmax:
         return {name: math.nan if each is None else each for name, each in numbers.items()}
 
     def select(self, heads: Any) -> Softmax:
-        """Of some of the heads."""
+        """The softmax of some of the heads."""
         sinks, slopes = (None if each is None else each[heads] for each in (self.sinks, self.slopes))
         return replace(self, sinks=sinks, slopes=slopes)
 
@@ -292,7 +292,7 @@ class FactSum(Sum):
         return replace(self, windows=windows, lengths=tuple(min(n, width) for n in self.lengths))
 
     def counts(self, width: int) -> NDArray[np.float64]:
-        """How many tokens stand at each position below `width`. (width,)"""
+        """Number of tokens at each position below `width`. (width,)"""
         ends = np.bincount(np.minimum(self.lengths, width).astype(np.int64), minlength=width + 1)
         return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
 

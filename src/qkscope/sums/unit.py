@@ -142,7 +142,7 @@ class Unit:
         return tuple(sum(length >= edge for length in self.lengths) for edge in self.windows)
 
     def counts(self, width: int) -> Array:
-        """How many tokens stand at each position below `width`. (width,)"""
+        """Number of tokens at each position below `width`. (width,)"""
         return self.facts.counts(width)
 
 
