@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, forms, per_query
 from qkscope.measures.eigen import FirstAxes
-from qkscope.measures.pca import met_bad
+from qkscope.measures.pca import met_bad, weight_between
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -45,7 +45,7 @@ def rotation_model(
     )
     broken = met_bad(q, k)
     delta = q.mean_x - mean_k
-    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    weight = weight_between(q, k)
     a = _unit(q.C + C_k + (weight * (q.mean_t - t_k))[:, None] * delta)
     b = _unit(delta - _dot(a, delta)[:, None] * a)
     per_q, per_k = 1 / np.maximum(q.n, 1), 1 / np.maximum(n_k, 1)

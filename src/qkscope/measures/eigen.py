@@ -70,16 +70,21 @@ def first_axes(
 
 
 def leading_within(S: Array, count: int, within: Array) -> tuple[Array, Array]:
-    """`leading` of S in the space of the orthonormal columns of `within` (H, d, m), by Rayleigh-Ritz.
-
-    Exact where the first two eigenvalues nearly tie: there a small error turns the axis.
-    """
+    """`leading` of S in the space of the orthonormal columns of `within` (H, d, m), by Rayleigh-Ritz."""
     values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
     values, vectors = values[:, ::-1][:, :count].copy(), within @ inner[:, :, ::-1][:, :, :count]
+    solve_close(S, values, vectors)
+    return values, vectors
+
+
+def solve_close(S: Array, values: Array, vectors: Array) -> None:
+    """Make approximate `leading` values and vectors of S exact, in place, where the first two eigenvalues nearly tie.
+
+    There a small error turns the axis.
+    """
     close = np.flatnonzero(values[:, 1] > (1 - CLOSE_GAP) * values[:, 0])
     if len(close):
-        values[close], vectors[close] = leading(S[close], count)
-    return values, vectors
+        values[close], vectors[close] = leading(S[close], values.shape[1])
 
 
 def refined(S: Array, v: Array) -> tuple[Array, Array]:
