@@ -5,7 +5,7 @@ import pytest
 from reference import anatomy_reference, distance_reference, score_variance_reference
 from synthetic import rope, summed
 
-from qkscope.measures.anatomy import Layout, Staging, anatomy, path_about
+from qkscope.measures.anatomy import Layout, RotatedLayout, anatomy, path_about
 from qkscope.measures.distance import BinPairs, distance_curve
 from qkscope.measures.position import bin_phases
 from qkscope.measures.waves import Pairs, waves
@@ -32,7 +32,7 @@ def anatomy_of(q, k, rotation, edges, **layout):
     counts = np.full(q.shape[1], float(len(q)))
     path_k = path_about(path_k, late_k.mean_x, rotation, bin_phases(rotation, counts, np.asarray(edges)))
     made = Layout.of(counts, **layout)
-    return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)))
+    return anatomy(path_q, path_k, late_q, late_k, RotatedLayout.of(rotation, made, np.asarray(edges)))
 
 
 def curve_of(q, k, rotation, counts, lags):

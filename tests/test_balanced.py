@@ -239,12 +239,12 @@ def test_heads_that_were_not_measured_have_no_number(rng):
     q, k = vectors(rng, rotation)
     whole = measured(q, k, rotation)
     unknown = measured(q, k, rotation, known=False)
-    assert all(np.isnan(unknown.samples(each)).all() for each in VALUES)
+    assert all(np.isnan(unknown.arrays[each]).all() for each in VALUES)
     assert np.isnan(unknown.arrays["score_energy"]).all()
     found = measured(q, k, rotation, bad=1)
     for each in VALUES:
-        assert np.isnan(found.samples(each)[:, 1]).all()
-        np.testing.assert_array_equal(found.samples(each)[:, [0, 2, 3]], whole.samples(each)[:, [0, 2, 3]])
+        assert np.isnan(found.arrays[each][:, 1]).all()
+        np.testing.assert_array_equal(found.arrays[each][:, [0, 2, 3]], whole.arrays[each][:, [0, 2, 3]])
 
 
 def test_a_left_out_sample_with_another_axis_leaves_no_error(rng):
@@ -258,7 +258,7 @@ def test_a_left_out_sample_with_another_axis_leaves_no_error(rng):
     assert found.arrays["axis_lost_balanced"].tolist() == [1, 0, 0, 0]
     for each in ("r_q_balanced", "r_k_balanced"):
         assert np.isnan(found.error(each)).tolist() == [True, False, False, False]
-        assert np.isfinite(found.left_out(each)).all()
+        assert np.isfinite(found.arrays[each][1:]).all()
 
 
 @pytest.mark.parametrize("rotation", [rope(96), rope(96, unrotated=64), Rotation.none(96)])
@@ -271,7 +271,7 @@ def test_left_out_samples_of_large_heads_are_close_to_exact(rng, rotation, monke
     assert (near.arrays["axis_lost_balanced"] == exact.arrays["axis_lost_balanced"]).all()
     for each in VALUES:
         np.testing.assert_array_equal(near.value(each), exact.value(each))
-        np.testing.assert_allclose(near.left_out(each), exact.left_out(each), rtol=0, atol=0.01)
+        np.testing.assert_allclose(near.arrays[each][1:], exact.arrays[each][1:], rtol=0, atol=0.01)
         np.testing.assert_allclose(near.error(each), exact.error(each), rtol=0.3)
     np.testing.assert_allclose(
         near.arrays["score_energy_se"], exact.arrays["score_energy_se"], rtol=0.05, atol=1e-12

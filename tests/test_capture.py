@@ -14,12 +14,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 
 from qkscope.capture import Probing, capture, find_backbone, measure
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.consumers import Batch, VectorSample, batches, sampled_positions
+from qkscope.capture.measure import batches
 from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
+from qkscope.capture.vector_sample import VectorSample, sampled_positions
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
 from qkscope.measures import measure as measure_axes
 from qkscope.scanning.analyze import analyze
+from qkscope.sums import Batch
 from qkscope.sums.head_index import HeadIndex, sample_heads
 from qkscope.sums.unit import Unit, rings
 

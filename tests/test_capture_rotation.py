@@ -14,13 +14,13 @@ from test_capture import document, every_head, vectors_one_by_one
 
 from qkscope.capture import measure
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.probe_rotation import RotaryCalls
 from qkscope.errors import CaptureError, VectorsError
 from qkscope.scanning.analyze import analyze
 from qkscope.scanning.scan import scan
 from qkscope.sums.path import Bins
 from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import unknown_rotation_warning
 
 SCALED = {
     "llama3": {

@@ -30,9 +30,11 @@ STEPS = [f"step{1000 * i}" for i in range(8)]
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 8, 14, 15, 31])
 def test_students_t_is_exact(df):
     for t in (0.0, 0.3, 1.0, 2.4, 7.0, 30.0):
-        assert two_sided_p(-t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-13)
+        assert two_sided_p(-t, 1.0, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-13)
     assert margin(0.1, df) == pytest.approx(0.1 * stats.t.ppf((1 + CONFIDENCE) / 2, df), rel=1e-9)
-    assert math.isnan(two_sided_p(math.nan, df))
+    assert math.isnan(two_sided_p(math.nan, 1.0, df))
+    assert math.isnan(two_sided_p(1.0, math.nan, df))
+    assert (two_sided_p(0.0, 0.0, df), two_sided_p(0.1, 0.0, df)) == (1.0, 0.0)
 
 
 def test_holm_steps_down_and_skips_what_was_not_tested():

@@ -82,7 +82,7 @@ def test_with_every_key_kept_it_is_exact_and_without_error(rng, ragged):
     np.testing.assert_allclose(found.arrays["plasticity_map"][0], expected, rtol=0, atol=1e-9)
     assert found.value("plasticity")[0] == pytest.approx(np.nanmean(expected), abs=1e-9)
     assert found.value("plasticity_sampling_se")[0] == pytest.approx(0.0, abs=1e-12)
-    assert found.samples("plasticity").shape == (1 + GROUPS, 1)
+    assert found.arrays["plasticity"].shape == (1 + GROUPS, 1)
 
 
 @pytest.mark.parametrize(("keys", "count"), [(4, 4), (3, 2)])

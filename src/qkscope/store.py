@@ -11,6 +11,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -79,6 +80,17 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
+
+
+def for_json(value: Any) -> Any:
+    """Numbers as JSON has them: NaN and infinity are None, numpy scalars are Python's."""
+    if isinstance(value, dict):
+        return {key: for_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [for_json(each) for each in value]
+    if isinstance(value, np.generic):
+        return for_json(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, value: object) -> None:

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.capture.consumers import batches
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import HOOKS, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
+from qkscope.capture.measure import batches
 from qkscope.capture.probe import HALF_PADDED, PADDED, evaluating
 from qkscope.errors import CaptureError
 from qkscope.sums.path import SINK
@@ -108,7 +108,7 @@ def widened(
     late = (t >= SINK).to(q.dtype)[:, None]
 
     def visible_mean(y: Any) -> Any:
-        """Of y (..., T, d) over the keys from 4 on that each query sees; 0 where it sees none."""
+        """The mean of y (..., T, d) over the keys from 4 on that each query sees; 0 where it sees none."""
         total, count = (y * late).cumsum(-2), late.cumsum(0)
         if window is not None and window < len(t):
             total, count = (

@@ -75,7 +75,7 @@ def _returning(parents: list[tuple[Any, str]], backbone: Any, output: Any) -> It
     """Replace the backbone by a module that returns `output` and has the backbone's attributes."""
     from torch import nn
 
-    class Given(nn.Module):  # type: ignore[misc]
+    class FixedOutput(nn.Module):  # type: ignore[misc]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return output
 
@@ -84,7 +84,7 @@ def _returning(parents: list[tuple[Any, str]], backbone: Any, output: Any) -> It
 
     try:
         for parent, name in parents:
-            setattr(parent, name, Given())
+            setattr(parent, name, FixedOutput())
         yield
     finally:
         for parent, name in parents:

@@ -109,7 +109,7 @@ def score_products(backbone: Any, observe: Observer, change: Change | None = Non
 
     watch = _Watch(observe, change)
 
-    class Watching(TorchFunctionMode):  # type: ignore[misc]
+    class ScoreProductMode(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if watch.inside:
@@ -127,7 +127,7 @@ def score_products(backbone: Any, observe: Observer, change: Change | None = Non
                 enter = partial(watch.enter, layer)
                 hooks.enter_context(module.register_forward_pre_hook(enter))
                 hooks.enter_context(module.register_forward_hook(lambda *_: watch.leave()))
-        hooks.enter_context(Watching())
+        hooks.enter_context(ScoreProductMode())
         yield
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import batches, heads_by_layer
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
@@ -109,6 +108,27 @@ def measure(
     return Unit.of(*(each.done() for each in running.values()))
 
 
+def batches(
+    documents: Sequence[Document], longest: int, batch_tokens: int, *, mixed: bool = True
+) -> list[Batch]:
+    """Documents of similar length together, at most `batch_tokens` with padding (one document may exceed it).
+
+    Without `mixed`, only documents of the same length share a batch, so that nothing is padded.
+    The order depends on lengths and indices alone: longest first, so that too little memory shows at once.
+    """
+    lengths = {document.index: min(len(document.tokens), longest) for document in documents}
+    queue = sorted((d for d in documents if lengths[d.index]), key=lambda d: (-lengths[d.index], d.index))
+    result: list[list[Document]] = []
+    for document in queue:
+        first = lengths[result[-1][0].index] if result else 0
+        fits = result and (len(result[-1]) + 1) * first <= batch_tokens
+        if fits and (mixed or lengths[document.index] == first):
+            result[-1].append(document)
+        else:
+            result.append([document])
+    return [Batch(tuple(group), tuple(lengths[d.index] for d in group)) for group in result]
+
+
 class _Watch:
     """Passes queries, keys and facts of each layer on to all sums: the measured heads, selected once."""
 
@@ -122,7 +142,7 @@ class _Watch:
     ) -> None:
         self._sums, self._rotations, self._softmaxes, self._scales = sums, rotations, softmaxes, scales
         self._softmax: Softmax | None = None
-        self._numbers = heads_by_layer(request.heads)
+        self._numbers = {kind: request.heads.numbers(kind) for kind in ("q", "k")}
 
     def begin(self, batch: Batch) -> None:
         for each in self._sums:
@@ -131,7 +151,7 @@ class _Watch:
             self._rotations.calls.take()
 
     def observe(self, call: LayerCall) -> None:
-        """What else the pass shows of the layer that comes next."""
+        """The softmax of the layer that comes next."""
         with full_precision(call.q.device.type):
             self._softmax = self._softmaxes.of(call)
 
@@ -172,7 +192,7 @@ def _selected(x: Any, numbers: list[int]) -> Any:
 
 
 def _selected_before(before: Unrotated | None, numbers: list[int]) -> Unrotated | None:
-    """The same for vectors before rotation, of which there may be one for all heads."""
+    """Vectors before rotation of the heads `numbers`; there may be one for all heads."""
     if before is None or before.vectors.shape[1] == 1:
         return before
     return Unrotated(_selected(before.vectors, numbers), before.dims)

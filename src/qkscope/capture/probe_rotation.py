@@ -47,7 +47,7 @@ Sources = tuple[Unrotated | None, Unrotated | None]
 
 
 class UnknownRotationError(Exception):
-    """Why a layer's rotation is not known, in words."""
+    """Why a layer's rotation is not known."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class RotaryCalls:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What the call behind captured vectors was given, in their layout, and x's first dimension that came of it."""
+class _RotaryInput:
+    """The vectors that the rotary call behind captured vectors x was given, and the first dimension of x it rotated."""
 
     call: Call
     vectors: Any
@@ -261,7 +261,7 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
     return None
 
 
-def fit(given: _Given, tokens: int) -> tuple[Rotation, NDArray[np.int64]]:
+def fit(given: _RotaryInput, tokens: int) -> tuple[Rotation, NDArray[np.int64]]:
     """What a rotary function does, and which dimension of its output each dimension of its input becomes."""
     if tokens < FEWEST_TOKENS:
         raise UnknownRotationError(f"documents of {tokens} tokens are too short to determine it")
@@ -282,7 +282,7 @@ def fit(given: _Given, tokens: int) -> tuple[Rotation, NDArray[np.int64]]:
     return Rotation(len(order), pairs, np.abs(frequency), scale), order
 
 
-def _structure(given: _Given, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+def _structure(given: _RotaryInput, tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
     """(pairs (P, 2), order (dim,), scale): from what becomes of each basis vector at the first few positions."""
     dim = given.call.inputs[0].shape[3]
     # (position, output, input)
@@ -323,17 +323,17 @@ def _frequency(angle: NDArray[np.float64], tolerance: float) -> NDArray[np.float
 
 
 def _wrapped(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
+    return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
-def _origin(calls: list[Call], x: Any) -> _Given:
+def _origin(calls: list[Call], x: Any) -> _RotaryInput:
     """The call that x (documents, heads, tokens, dim) comes from: its very output, or recognized by its values."""
     heads, tokens, dim = x.shape[1:]
     pairs = [(c, *pair) for c in calls for pair in zip(c.inputs, c.outputs, strict=False)]
     for call, given, made in pairs:
         same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
         if same_numbers and given.shape == x.shape:
-            return _Given(call, given, 0, heads_first=True)
+            return _RotaryInput(call, given, 0, heads_first=True)
     seen = _sample(x)
     near = _tolerance(x) * float(np.abs(seen).max())
     for (call, *both), heads_first in product(pairs, (True, False)):
@@ -343,7 +343,7 @@ def _origin(calls: list[Call], x: Any) -> _Given:
         part = _sample(b)
         for first in sorted({0, dim - b.shape[3]}):
             if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
-                return _Given(call, a, first, heads_first)
+                return _RotaryInput(call, a, first, heads_first)
     raise UnknownRotationError("queries or keys are modified after their rotation")
 
 
@@ -376,7 +376,7 @@ def _tolerance(x: Any) -> float:
 
 
 def _namespaces(backbone: Any) -> list[dict[str, Any]]:
-    """Of the files that define the modules of a layer, each once."""
+    """The namespaces of the files that define the modules of a layer, each once."""
     kinds = {type(module) for module in backbone.modules() if hasattr(module, "layer_idx")}
     files = {cls.__module__ for kind in kinds for cls in kind.__mro__}
     return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]

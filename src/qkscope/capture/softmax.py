@@ -18,7 +18,7 @@ from qkscope.sums import Softmax
 # What a layer gave and what its queries and keys give differ by less than this part of the largest value. In half
 # precision the layer rounds its weights and means.
 TOLERANCE, HALF_TOLERANCE = 1e-3, 3e-2
-# A bias by distance is a line within this part of its size.
+# A bias counts as linear in distance within this part of its size.
 STRAIGHT = 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Claims about single heads: their classes, queries against keys, and whether a straight line says it all."""
+"""Claims about single heads: their classes, queries against keys, and whether position is encoded linearly."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _path(c: Context) -> tuple[Row, str] | None:
 
 
 def _content(c: Context) -> str:
-    """That content-focused heads may follow position elsewhere: their range of position's share."""
+    """A note that content-focused heads may follow position along other axes, with their range of position's share."""
     kind, here = "content-focused", c.best.mask(c.last, c.main)
     r_q, r_k, share = (c.best.value(m, c.last)[here] for m in ("r_q", "r_k", "share_positional"))
     shares = share[(classify(r_q, r_k, c.best.thresholds) == kind) & np.isfinite(share)]

@@ -31,9 +31,9 @@ MOST_NAMED = 3  # heads that a sentence names one by one
 COORDINATES = "only in coordinates: balanced r and score shares did not change"
 # For errors that are not over groups of documents.
 _BASIS = {
-    "heads": "Noise is judged by leaving out heads; other texts may change the numbers by more.",
+    "heads": "Noise is estimated by leaving out heads; other texts may change the numbers by more.",
     "too few groups": "Two document groups are too few to test anything: measure with more groups.",
-    "nothing": "No errors are known, so nothing can be compared with noise.",
+    "nothing": "There are no standard errors, so no difference can be tested.",
 }
 # What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.
 OPPOSED, CHANGED, DIFFERENT, LEVEL, UNCLEAR = 3.0, 2.0, 1.0, 0.0, -1.0
@@ -229,7 +229,7 @@ class Context:
 
     @property
     def window_caveat(self) -> str:
-        """That checkpoints were measured over different windows and no common one, or may have been."""
+        """A note where checkpoints were not measured over one common window, or may not have been."""
         if not self.training:
             return ""
         if not self.comparable:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from qkscope.claims.catalogue import claims
 from qkscope.results import Results, aggregate
 from qkscope.results.taxonomy import UNMEASURED
 from qkscope.stats.transitions import transition_noise
+from qkscope.store import for_json
 from qkscope.words import tokens
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ def summary(results: Results) -> dict[str, Any]:
         for checkpoint in timeline.checkpoints
     ]
     found_noise = transition_noise(results.own(), timeline.models, results.thresholds)
-    result: dict[str, Any] = _for_json(
+    result: dict[str, Any] = for_json(
         {
             "study": {name: getattr(timeline, name) for name in ("name", "title", "kind", "matched_window")}
             | {"thresholds": asdict(results.thresholds)},
@@ -106,14 +104,3 @@ def warnings(results: Results) -> list[str]:
         if count := int(below[i].sum()):
             found.append(f"{model}: {count} heads of a positional class do not exceed their null")
     return list(dict.fromkeys(found))
-
-
-def _for_json(value: Any) -> Any:
-    """Numbers as JSON has them: NaN is None, numpy scalars are Python's."""
-    if isinstance(value, dict):
-        return {key: _for_json(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_for_json(each) for each in value]
-    if isinstance(value, np.generic):
-        return _for_json(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -78,7 +78,7 @@ class Compared:
         return ", ".join(f"{name_of(m)} {c.level(m, population, c.last, e)}" for m in self.names)
 
     def unlike(self, c: Context, gap: Contrast, own: Contrast) -> str:
-        """That the training context gives another answer, where it gives a clear one."""
+        """A note where the training context clearly gives another answer."""
         if own.verdict == gap.verdict or own.verdict not in CLEAR:
             return ""
         values = " and ".join(bare(c.own.level(m, c.main, c.last)[0]) for m in self.names)

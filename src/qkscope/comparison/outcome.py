@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import pandas as pd
 from qkscope.results import Results, aggregate
 from qkscope.results.taxonomy import CLASSES, Thresholds
 from qkscope.stats.levels import AGREES_WITHIN, CONFIDENCE, ONE_HEAD, ROUNDING
-from qkscope.store import read_json, write_csv
+from qkscope.store import for_json, read_json, write_csv
 from qkscope.words import bare, capital, count, number, percent
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ class Comparison:
 
     def to_json(self) -> str:
         """Everything except the heads; unknown numbers are null."""
-        rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
         names = ("ours", "theirs", "agree", "outcome", "only_ours", "only_theirs", "notes", "seeds")
-        whole = {name: getattr(self, name) for name in names} | {"sentence": self.sentence(), "rows": rows}
-        return json.dumps(whole, indent=2, ensure_ascii=False)
+        whole = {name: getattr(self, name) for name in names}
+        whole |= {"sentence": self.sentence(), "rows": [asdict(row) for row in self.rows]}
+        return json.dumps(for_json(whole), indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:
         """Every row as CSV; for two runs also every head, in `<name>_heads.csv` beside it."""
@@ -246,10 +246,6 @@ def _depth_map(cells: Sequence[Row], kind: Kind) -> str:
     )
 
 
-def _json(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 Numbers = dict[tuple[Quantity, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
 
 
@@ -293,7 +289,7 @@ def rows_of(ours: Numbers, theirs: Numbers, heads: int) -> tuple[Row, ...]:
     for (quantity, checkpoint), (value, se) in ours.items():
         other, other_se = theirs.get((quantity, checkpoint), (math.nan, math.nan))
         if math.isfinite(value) and math.isfinite(other):
-            # Leaving documents out often moves no head between classes: each share is not surer than half a head.
+            # Leaving documents out often moves no head between classes: the error of a share is at least half a head.
             unseen = math.sqrt(2 * ONE_HEAD) / max(heads, 1) if quantity.kind == "share" else 0.0
             verdict = agrees(value - other, se, other_se, unseen)
             sides = (value, se, other, other_se)
@@ -331,14 +327,14 @@ def by_head(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
-    """That the classes of the two sides are not the same, where they are not."""
+    """A note where the two sides use different class thresholds."""
     if ours == theirs:
         return []
     return [f"The runs use different class thresholds: {asdict(ours)} and {asdict(theirs)}."]
 
 
 def text_notes(ours: Results, theirs: Results) -> list[str]:
-    """That the two sides were measured on different texts, or that it is not known, where it is so."""
+    """A note where the two sides were measured on different texts, or where this was not recorded."""
     sides = [_texts(side) for side in (ours, theirs)]
     if None in sides:
         return ["It is not recorded whether both runs were measured on the same texts."]

@@ -79,7 +79,7 @@ class Anatomy:
     @property
     def score_sd(self) -> Array:
         """The standard deviation of q.k over the keys of a query."""
-        return np.asarray(np.sqrt(np.maximum(self.total, 0.0)))
+        return np.sqrt(np.maximum(self.total, 0.0))
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Layout:
         return cls(counts, grid, query_grid, query_weight, seen, far, near)
 
 
-class Turns(NamedTuple):
+class GridTurns(NamedTuple):
     """Positions (S,) in ascending order: the paths' bins that hold them, and scale exp(i t frequency). (S, P)"""
 
     bins: Index
@@ -140,7 +140,7 @@ class Turns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Staging:
+class RotatedLayout:
     """What a rotation does at the positions of a layout, once for all heads of a sample of documents.
 
     grid, queries       the turns to their positions
@@ -151,22 +151,22 @@ class Staging:
 
     rotation: Rotation
     layout: Layout
-    grid: Turns
-    queries: Turns
+    grid: GridTurns
+    queries: GridTurns
     near: Array
     bins: Index
     score: Index
 
     @classmethod
-    def of(cls, rotation: Rotation, layout: Layout, edges: Index) -> Staging:
+    def of(cls, rotation: Rotation, layout: Layout, edges: Index) -> RotatedLayout:
         """For paths whose bins have `edges`."""
         i, lags = layout.queries.t[:, None], np.arange(1, layout.close.shape[1] + 1)
         b, c = np.searchsorted(edges, [i + 0 * lags, np.maximum(i - lags, 0)], "right") - 1
         pairs, which = np.unique(b * len(edges) + c, return_inverse=True)
 
-        def turns(at: Grid) -> Turns:
+        def turns(at: Grid) -> GridTurns:
             turn = rotation.scale * np.exp(1j * at.t[:, None] * rotation.frequency)
-            return Turns(np.searchsorted(edges, at.t, "right") - 1, turn)
+            return GridTurns(np.searchsorted(edges, at.t, "right") - 1, turn)
 
         return cls(
             rotation,
@@ -195,19 +195,19 @@ def path_about(path: Path, mean: Array, rotation: Rotation, phase: Phase) -> Pat
 
 
 def anatomy(
-    q: Path, k: Path, late_q: Moments, late_k: Moments, stage: Staging, between_k: Array | float = 0.0
+    q: Path, k: Path, late_q: Moments, late_k: Moments, rotated: RotatedLayout, between_k: Array | float = 0.0
 ) -> Anatomy:
     """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on.
 
     k is the path of keys about `late_k.mean_x` (see `path_about`). k and late_k have K rows, those of a block's keys.
     between_k (K, d, d) is the covariance of documents' mean keys.
     """
-    q, k, layout, rotation = q.filled, k.filled, stage.layout, stage.rotation
+    q, k, layout, rotation = q.filled, k.filled, rotated.layout, rotated.rotation
     pairs_q, pairs_k = Pairs.of(rotation, q.mean), Pairs.of(rotation, k.mean)
     root = np.sqrt(layout.grid.tokens)
     # Mean vectors and their squares have their dimensions in the order of `Pairs`.
     order = np.concatenate([rotation.pairs.reshape(-1), rotation.still])
-    m_k = stage.grid.of(pairs_k)
+    m_k = rotated.grid.of(pairs_k)
     mean_key = layout.seen @ m_k  # (K, I, d)
     scatter = _gram(m_k, layout.query_weight @ layout.seen) - _gram(mean_key, layout.query_weight)
     n_k = np.maximum(late_k.n, 1)[:, None, None]
@@ -215,7 +215,7 @@ def anatomy(
     sigma_k -= _gram(m_k, layout.grid.tokens) / n_k
     of_keys = np.stack([sigma_k, scatter])
     # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
-    m_q = stage.grid.of(pairs_q, root)
+    m_q = rotated.grid.of(pairs_q, root)
     early = int(np.searchsorted(layout.grid.t, FIRST_QUERY))
     squares = _traces(of_keys, m_q.transpose(0, 2, 1) @ m_q)
     mean_q, n_q = late_q.mean_x[:, None, order], np.maximum(late_q.n, 1)
@@ -223,7 +223,7 @@ def anatomy(
     traces = _traces(of_keys[:, :, back[:, None], back], late_q.M)
     match, query_position = (traces - squares) / n_q + _forms(of_keys, mean_q)
     content = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
-    position, mean = _position(pairs_q, pairs_k, m_k, stage)
+    position, mean = _position(pairs_q, pairs_k, m_k, rotated)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
@@ -235,11 +235,11 @@ def anatomy(
     )
 
 
-def _position(q: Pairs, k: Pairs, m_k: Array, stage: Staging) -> tuple[Array, Array]:
+def _position(q: Pairs, k: Pairs, m_k: Array, rotated: RotatedLayout) -> tuple[Array, Array]:
     """Over j, of m_q(i).m_k(j): mean_i of its variance (H,), and the mean of each query (H, I)."""
-    layout = stage.layout
+    layout = rotated.layout
     i, reach = layout.queries.t, layout.close.shape[1]
-    m_q = by_key(stage.queries.of(q), len(m_k))  # (K, H / K, I, d)
+    m_q = by_key(rotated.queries.of(q), len(m_k))  # (K, H / K, I, d)
     mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
     square = np.zeros_like(mean)
     for some in np.array_split(np.arange(len(i)), BLOCKS):
@@ -250,18 +250,18 @@ def _position(q: Pairs, k: Pairs, m_k: Array, stage: Staging) -> tuple[Array, Ar
             "kris,is->kri", scores.reshape(*mean.shape[:2], len(some), last), layout.far[some, :last]
         )
     if reach:
-        close = _close_scores(q, k, stage)
+        close = _close_scores(q, k, rotated)
         mean += np.einsum("kric,ic->kri", close, layout.close)
         square += np.einsum("kric,ic->kri", close**2, layout.close)
     return ((square - mean**2) @ layout.query_weight).reshape(-1), mean.reshape(-1, len(i))
 
 
-def _close_scores(q: Pairs, k: Pairs, stage: Staging) -> Array:
+def _close_scores(q: Pairs, k: Pairs, rotated: RotatedLayout) -> Array:
     """m_q(i).m_k(i - D) of the closest keys, each pair of bins once. (K, H / K, I, C)"""
-    query, key = stage.bins
+    query, key = rotated.bins
     queries = q.at((slice(None), query)).by_key(len(k.still))
-    found = terms(queries, k.at((slice(None), None, key))) @ stage.near.T
-    return np.asarray(found.reshape(*found.shape[:2], -1)[:, :, stage.score])
+    found = terms(queries, k.at((slice(None), None, key))) @ rotated.near.T
+    return found.reshape(*found.shape[:2], -1)[:, :, rotated.score]
 
 
 def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Array) -> Array:
@@ -277,7 +277,7 @@ def _gram(x: Array, weight: Array) -> Array:
     """sum_s weight_s x_s x_s^T: x (H, S, d), weight (S,) at least 0 -> (H, d, d)."""
     # The product of a matrix with itself takes half the work, and BLAS sees that it is one.
     y = x * np.sqrt(weight)[:, None]
-    return np.asarray(y.transpose(0, 2, 1) @ y)
+    return y.transpose(0, 2, 1) @ y
 
 
 def _traces(of_keys: Array, of_queries: Array) -> Array:

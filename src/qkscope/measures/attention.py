@@ -75,7 +75,7 @@ def _of_sample(sums: AttentionSum) -> dict[str, Array]:
 
 
 def _share(part: Array, whole: Array) -> Array:
-    return np.asarray(part / np.where(whole > 0, whole, np.nan))
+    return part / np.where(whole > 0, whole, np.nan)
 
 
 GROUP = MeasureGroup(

@@ -31,13 +31,12 @@ from qkscope.measures.pca import orient, pearson, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.sums.moments import Moments
-from qkscope.sums.rotation import Rotation
+from qkscope.sums.rotation import Dims, Rotation, as_slice
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
-Dims = NDArray[np.int64] | slice
 
 # A pair that turns by less than this angle (radians) within the window counts as one that does not rotate.
 SLOW = 1e-3
@@ -97,14 +96,6 @@ class Realisation:
         return Realisation(inner.T @ self.T, inner.P @ self.P)
 
 
-def _as_slice(dims: NDArray[np.int64]) -> Dims:
-    """Dimensions (m,) without gaps as a slice, which is a view where an index is a copy."""
-    if not len(dims):
-        return slice(0, 0)
-    first, stop = int(dims[0]), int(dims[-1]) + 1
-    return slice(first, stop) if stop - first == len(dims) else dims
-
-
 def _factor(A: Array) -> Array:
     """L with L L' = A (H, m, m), positive semidefinite."""
     try:
@@ -134,7 +125,7 @@ class Split:
         pair[rotation.pairs[fast]] = fast[:, None]
         turning, rest = np.flatnonzero(pair >= 0), np.flatnonzero(pair < 0)
         slow = len(fast) < len(rotation.pairs)
-        return cls(rotation, _as_slice(turning), pair[turning], _as_slice(rest), slow)
+        return cls(rotation, as_slice(turning), pair[turning], as_slice(rest), slow)
 
 
 @dataclass(frozen=True)
@@ -194,7 +185,7 @@ class Coordinates:
         if not T.size:
             S = M[:, None] * D[:, :, :, None]
             S *= D[:, :, None, :]
-            return np.asarray(S.reshape(-1, F, F))
+            return S.reshape(-1, F, F)
         T = by_key(T / each[:, :, None], len(M))
         S = np.empty((*D.shape[:2], F + T.shape[2], F + T.shape[2]))
         S[:, :, :F, :F] = D[:, :, :, None] * M[:, None, turning][..., turning] * D[:, :, None, :]
@@ -249,7 +240,7 @@ class Near:
 
 
 def _covariances(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
-    """Of queries and keys in some dimensions, each about its own mean. (H, m, m)"""
+    """Covariances of queries and of keys in some dimensions, each about its own mean. (H, m, m)"""
     of_q, of_k = (x.M[:, dims][:, :, dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
     return of_q, per_query(of_k, len(q.n))
 

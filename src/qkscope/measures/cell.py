@@ -6,7 +6,7 @@ whole, sample g is without group g; the jackknife over samples 1 to G is the sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
-from qkscope.errors import StoreError, StudyError
+from qkscope.errors import StudyError
 from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.distance import BinPairs
 from qkscope.measures.pca import Axes, measure_batch, met_bad, whole_and_without, with_left_out
@@ -33,7 +33,7 @@ from qkscope.measures.samples import (
     rotation_tables,
 )
 from qkscope.measures.waves import as_left_out
-from qkscope.sums import Sum
+from qkscope.sums import PathSum, Sum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
@@ -43,6 +43,7 @@ from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
 S = TypeVar("S", bound=Sum)
+T = TypeVar("T")
 
 # Elements of a block's scatter matrices: enough heads of 128 dimensions (16) that Python's own time hardly counts.
 BLOCK_ELEMENTS = 1 << 18
@@ -91,8 +92,8 @@ class Cell:
 
     @cached_property
     def positions(self) -> list[Positions]:
-        """Of each sample."""
-        edges = _path(self.units[0], 0).window(self.width).edges
+        """Token positions of each sample."""
+        edges = self.units[0].get(PathSum).q.window(self.width).edges
         lags = BinPairs.of(edges, distances(self.width))
         return [
             Positions.of(list(compress(self.units, some)), self.width, lags, edges) for some in self.taken
@@ -186,7 +187,7 @@ class HeadBlock:
 
     @cached_property
     def sums(self) -> list[SampleSums]:
-        """Of each sample: moments, paths and first axes."""
+        """Moments, paths and first axes of each sample."""
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
         return [
@@ -195,32 +196,32 @@ class HeadBlock:
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
-        rotation, every = self.tables[0].rotation, [group[index] for group in self.groups]
-        late = every
+        """The queries (index 0) or the keys (index 1) at `rows` in each sample."""
+        rotation, late = self.tables[0].rotation, [group[index] for group in self.groups]
         if self.width > SINK:
             sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.cell.units]
-            late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
-        paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
-        groups = GroupPaths.of(rotation, late, paths)
-        whole = reduce(Path.merge, paths)
-        left_out = [whole.without(path) for path in paths if len(paths) > 1]
-        merged = [whole, *(as_left_out(rotation, path) for path in left_out)]
-        each = [groups, *[as_left_out(rotation, groups)] * len(left_out)]
-        every = [sample[index] for sample in self.moments]
-        return [
-            Kind(*parts)
-            for parts in zip(every, whole_and_without(late), merged, each, self.cell.taken, strict=True)
-        ]
+            late = [moments.without(sink) for moments, sink in zip(late, sinks, strict=True)]
+        sums = [unit.get(PathSum) for unit in self.cell.units]
+        paths = [(each.q, each.k)[index].window(self.width).select(rows) for each in sums]
+        groups, whole = GroupPaths.of(rotation, late, paths), reduce(Path.merge, paths)
+        left_out = [as_left_out(rotation, whole.without(path)) for path in paths if len(paths) > 1]
+        by_sample = (
+            [sample[index] for sample in self.moments],
+            whole_and_without(late),
+            [whole, *left_out],
+            [groups, *[as_left_out(rotation, groups)] * len(left_out)],
+            self.cell.taken,
+        )
+        return [Kind(*parts) for parts in zip(*by_sample, strict=True)]
 
 
 @dataclass(frozen=True)
 class CellNumbers:
-    """What was measured of the H heads of a cell, or of those at some rows.
+    """What was measured of the H heads of a cell.
 
     arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside
             them. Without H where a variable is not per head
     v       (H, d, components) the axes; loo_v (G, H, d) the first axis of each left-out sample
-    bad     (H, 2) query and key vectors that are not finite
     """
 
     heads: HeadIndex
@@ -228,40 +229,20 @@ class CellNumbers:
     arrays: Mapping[str, Array]
     v: Array
     loo_v: Array
-    bad: NDArray[np.int64]
 
     @property
     def groups(self) -> int:
         """Groups of documents, 0 where nothing was left out."""
         return len(self.loo_v)
 
-    def select(self, rows: NDArray[np.int64]) -> CellNumbers:
-        """The heads at `rows`, in that order."""
-        heads = HeadIndex.from_meta(
-            {name: np.array(values)[rows] for name, values in self.heads.to_meta().items()}
-        )
-        arrays = {
-            name: array if _is_whole(name) else array[:, rows] if _is_sampled(name) else array[rows]
-            for name, array in self.arrays.items()
-        }
-        return CellNumbers(heads, self.window, arrays, self.v[rows], self.loo_v[:, rows], self.bad[rows])
-
-    def samples(self, name: str) -> Array:
-        """A sampled variable over all documents, then without each group. (1 + G, H)"""
-        return self.arrays[name]
-
     def value(self, name: str) -> Array:
         """A variable over all documents. (H,)"""
         array = self.arrays[name]
         return array[0] if variables()[name].sampled else array
 
-    def left_out(self, name: str) -> Array:
-        """A sampled variable without each group of documents. (G, H)"""
-        return self.arrays[name][1:]
-
     def error(self, name: str) -> Array:
         """Jackknife standard error (H,). NaN along an axis that some left-out sample does not have."""
-        variable, error = variables()[name], jackknife(self.left_out(name))
+        variable, error = variables()[name], jackknife(self.arrays[name][1:])
         return np.where(self.arrays[variable.axis_lost] > 0, np.nan, error) if variable.along_axis else error
 
 
@@ -285,9 +266,8 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
         else joined([p.arrays[name] for p in parts], _is_sampled(name))
         for name in names
     }
-    v, bad = (np.concatenate([getattr(part, name) for part in parts]) for name in ("v", "bad"))
-    loo_v = joined([part.loo_v for part in parts], True)
-    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v, bad)
+    v, loo_v = np.concatenate([part.v for part in parts]), joined([part.loo_v for part in parts], True)
+    return CellNumbers(heads, max(part.window for part in parts), arrays, v, loo_v)
 
 
 def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
@@ -295,11 +275,7 @@ def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> 
 
     Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
     """
-    cell = Cell.of(units, width, components)
-    blocks = cell.blocks()
-    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(lambda rows: HeadBlock(cell, rows).axes, blocks))
-    order = np.argsort(np.concatenate([rows.queries for rows in blocks]))
+    parts, order = _by_block(Cell.of(units, width, components), lambda block: block.axes)
     found = {}
     for name in (each.name for each in fields(Axes)):
         axis = 1 if name.startswith("loo_") else 0
@@ -311,31 +287,36 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     """All variables of `groups`, block by block on every core. Groups whose sums are missing are left out."""
     wanted = [group for group in groups if cell.has(group)]
 
-    def one(rows: Block) -> dict[str, Array]:
-        block = HeadBlock(cell, rows)  # its matrices are freed with it
+    def one(block: HeadBlock) -> dict[str, Array]:
         found: dict[str, Array] = {}
         for group in wanted:
             computed = group.compute(block) if group.compute else {}
             for variable in group.variables if group.compute else ():
                 found |= _stored(variable, computed, block.unmeasured)
-        bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)
-        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2), "bad": bad}
+        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2)}
 
-    parts = cell.blocks()
-    with one_thread_each():
-        if all(unit.path_q is not None and unit.path_k is not None for unit in cell.units):
+    if all(unit.find(PathSum) for unit in cell.units):
+        with one_thread_each():
             cell.tables  # noqa: B018  # computed once, before threads ask for it
-        with ThreadPoolExecutor(cores()) as pool:
-            found = list(pool.map(one, parts))
-    order = np.argsort(np.concatenate([rows.queries for rows in parts]))
+    found, order = _by_block(cell, one)
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
-    v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
+    v, loo_v = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2)
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
     for group in wanted:
         computed = group.compute_cell(cell) if group.compute_cell else {}
         for variable in group.variables if group.compute_cell else ():
             arrays |= _stored(variable, computed, None)
-    return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
+    return CellNumbers(cell.heads, cell.width, arrays, v, loo_v)
+
+
+def _by_block(cell: Cell, work: Callable[[HeadBlock], T]) -> tuple[list[T], NDArray[np.int64]]:
+    """What `work` returns for every block, on all cores; and the order that sorts their heads, one after the other."""
+    blocks = cell.blocks()
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        found = list(
+            pool.map(lambda rows: work(HeadBlock(cell, rows)), blocks)
+        )  # a block's matrices are freed with it
+    return found, np.argsort(np.concatenate([rows.queries for rows in blocks]))
 
 
 def _is_sampled(name: str) -> bool:
@@ -380,10 +361,3 @@ def _join(parts: Sequence[Array]) -> Array:
             for part, widths in zip(parts, missing, strict=True)
         ]
     )
-
-
-def _path(unit: Unit, index: int) -> Path:
-    path = (unit.path_q, unit.path_k)[index]
-    if path is None:
-        raise StoreError("this unit has no sums by position; delete its file to have it measured again")
-    return path

@@ -16,7 +16,7 @@ SAME = 0.7
 
 def overlaps(before: Array, after: Array) -> Array:
     """|v'_a . v_b| of every earlier axis a with every later axis b: (H, d, m) twice -> (H, m, m)."""
-    return np.asarray(np.abs(before.transpose(0, 2, 1) @ after))
+    return np.abs(before.transpose(0, 2, 1) @ after)
 
 
 def gap(explained_variance: Array) -> Array:
@@ -24,7 +24,7 @@ def gap(explained_variance: Array) -> Array:
     if explained_variance.shape[1] < 2:
         return np.full(len(explained_variance), np.nan)
     first = explained_variance[:, 0]
-    return np.asarray(1 - explained_variance[:, 1] / np.where(first > 0, first, np.nan))
+    return 1 - explained_variance[:, 1] / np.where(first > 0, first, np.nan)
 
 
 def assign(overlap: Array) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ def measured_curve(units: Sequence[Unit], width: int) -> Array:
         return np.full((len(heads), len(lags)), np.nan)
     curve = reduce(ScoreSum.merge, found).curve(width)[:, : len(lags)]
     scale = np.array([units[0].scales.get(int(layer), np.nan) for layer in heads.layer])
-    return np.asarray(scale[:, None] * curve)
+    return scale[:, None] * curve
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _bias(sums: SampleSums) -> Array:
     # Averages over the distances that the curve has; NaN at those it has not.
     known, weights = np.isfinite(curve), at.lags.third_octaves
     total = np.where(known, np.where(known, curve, 0.0) @ weights.T, np.nan)
-    return np.asarray(sums.scale[:, None] * (total / np.where(known, known @ weights.T, 1.0)))
+    return sums.scale[:, None] * (total / np.where(known, known @ weights.T, 1.0))
 
 
 GROUP = MeasureGroup(

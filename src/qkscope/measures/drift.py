@@ -1,4 +1,5 @@
-"""The rotation model of a head: one axis along which queries and keys drift with position, one that parts them.
+"""The rotation model of a head: one axis along which queries and keys drift with position, one that
+separates them.
 
 Over queries and keys pooled, with w = n_q n_k / (n_q + n_k) and delta = mean_q - mean_k:
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, forms, per_query
 from qkscope.measures.eigen import FirstAxes
-from qkscope.measures.pca import met_bad
+from qkscope.measures.pca import met_bad, weight_between
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -44,7 +45,7 @@ def rotation_model(
     )
     broken = met_bad(q, k)
     delta = q.mean_x - mean_k
-    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    weight = weight_between(q, k)
     a = _unit(q.C + C_k + (weight * (q.mean_t - t_k))[:, None] * delta)
     b = _unit(delta - _dot(a, delta)[:, None] * a)
     per_q, per_k = 1 / np.maximum(q.n, 1), 1 / np.maximum(n_k, 1)
@@ -94,7 +95,7 @@ def _without(spread: Array, a: Array) -> Array:
     # s - x a' - a x' + (a.x) a a' with x = s a, as two products.
     half = along - 0.5 * _dot(along, a)[:, None] * a
     cross = half[:, :, None] * a[:, None, :]
-    return np.asarray(spread - cross - cross.transpose(0, 2, 1))
+    return spread - cross - cross.transpose(0, 2, 1)
 
 
 def _over(number: Array, by: Array) -> Array:
@@ -112,7 +113,7 @@ def _unit(vectors: Array) -> Array:
     """Each row at length one; NaN where it has none."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(length > 0, vectors / length, np.nan))
+        return np.where(length > 0, vectors / length, np.nan)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import first_axes, leading
-from qkscope.measures.pca import correlate, orient, pooled, shares_of_trace, tied
+from qkscope.measures.pca import correlate, orient, pooled, shares_of_trace, tied, weight_between
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -34,8 +34,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The smallest and the largest r_q over all documents. NaN where no c gives an axis."""
     q, k = block.moments[0]
     factors, keys = FACTORS[FACTORS != 1][:, None], len(k.n)
-    n_k, mean_k = per_query(k.n, len(block)), per_query(k.mean_x, len(block))
-    between = (q.n * n_k / np.maximum(q.n + n_k, 1))[:, None, None]
+    mean_k, between = per_query(k.mean_x, len(block)), weight_between(q, k)[:, None, None]
     delta = factors * q.mean_x[:, None] - mean_k[:, None] / factors  # (H, factors, d)
 
     def multiply(x: Array) -> Array:

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 def compute(cell: Cell) -> Mapping[str, Array]:
-    """Of each sample: (1 + G,) and (1 + G, bins)."""
+    """The loss of each sample (1 + G,), and by bin of position (1 + G, bins)."""
     samples = cell.sums_of(LossSum)
     return {
         "loss": np.array([each.mean for each in samples]),

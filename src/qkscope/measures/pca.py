@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.continuity import SAME, gap
-from qkscope.measures.eigen import CLOSE_GAP, leading
+from qkscope.measures.eigen import leading, solve_close
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.samples import jackknife
 from qkscope.sums.moments import Moments, merge_all
@@ -92,16 +92,20 @@ def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
 
 def pooled(q: Moments, k: Moments) -> Array:
     """S = M_q + M_k + n_q n_k / (n_q + n_k) d d^T. (H, d, d)"""
-    heads, keys = len(q.n), len(k.n)
-    difference, n_k = q.mean_x - per_query(k.mean_x, heads), per_query(k.n, heads)
-    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
-    S = (weight[:, None] * difference)[:, :, None] * difference[:, None, :]
+    difference = q.mean_x - per_query(k.mean_x, len(q.n))
+    S = (weight_between(q, k)[:, None] * difference)[:, :, None] * difference[:, None, :]
     S += q.M
-    of_key = by_key(S, keys)
+    of_key = by_key(S, len(k.n))
     of_key += k.M[:, None]
     # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
     S[met_bad(q, k)] = 0.0
     return np.asarray(S)
+
+
+def weight_between(q: Moments, k: Moments) -> Array:
+    """n_q n_k / (n_q + n_k): how much the squared difference of the two means adds to pooled scatter. (H,)"""
+    n_k = per_query(k.n, len(q.n))
+    return np.asarray(q.n * n_k / np.maximum(q.n + n_k, 1))
 
 
 def shares_of_trace(S: Array, values: Array) -> Array:
@@ -109,7 +113,7 @@ def shares_of_trace(S: Array, values: Array) -> Array:
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(trace[:, None] > 0, values / trace[:, None], np.nan)
-    return np.asarray(np.maximum(explained, 0.0))
+    return np.maximum(explained, 0.0)
 
 
 def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
@@ -200,7 +204,7 @@ def null_level(groups: Sequence[Moments], whole: Moments, v: Array, spread: Arra
 
 def met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
     """Heads with a query or key that is not finite. (H,)"""
-    return np.asarray((q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0))
+    return (q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0)
 
 
 def tied(explained: Array) -> NDArray[np.bool_]:
@@ -250,10 +254,7 @@ class Near:
         return cls(values[:, ::-1], np.ascontiguousarray(vectors[:, :, ::-1]), inside)
 
     def leading(self, S: Array, count: int) -> tuple[Array, Array]:
-        """`leading` of matrices S (H, d, d) that are nearly those of the whole, up to a factor.
-
-        Heads whose first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
-        """
+        """`leading` of matrices S (H, d, d) that are nearly those of the whole, up to a factor; see `solve_close`."""
         m = self.inside
         turned = self.vectors.transpose(0, 2, 1) @ (S @ self.vectors[:, :, :m])  # (H, d, m)
         values, inner = np.linalg.eigh(turned[:, :m])
@@ -266,9 +267,7 @@ class Near:
         values += (coupling * beyond).sum(axis=1)
         found = self.vectors @ np.concatenate([inner, beyond], axis=1)
         found /= np.linalg.norm(found, axis=1, keepdims=True)
-        close = np.flatnonzero(values[:, 1] > (1 - CLOSE_GAP) * values[:, 0])
-        if len(close):
-            values[close], found[close] = leading(S[close], count)
+        solve_close(S, values, found)
         return values, found
 
 
@@ -299,7 +298,7 @@ def _spread(moments: Moments, v: Array) -> Array:
     still = moments.T / np.maximum(moments.n, 1) <= 1e-24 * moments.mean_t**2
     varies = (variance > least[:, None, None]) & ~still[:, None, None]
     spread = np.sqrt(np.where(varies, variance * moments.T[:, None, None], np.nan))
-    return np.asarray(spread.reshape(len(v), -1))
+    return spread.reshape(len(v), -1)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

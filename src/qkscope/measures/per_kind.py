@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import forms, per_query
 from qkscope.measures.eigen import FirstAxes
-from qkscope.measures.pca import met_bad
+from qkscope.measures.pca import met_bad, weight_between
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -49,7 +49,7 @@ def per_kind(q: Moments, k: Moments, axes: Sequence[FirstAxes] | None = None) ->
     n_k = per_query(k.n, heads)
     delta = q.mean_x - per_query(k.mean_x, heads)
     apart = (delta**2).sum(axis=1)
-    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    weight = weight_between(q, k)
     spread = q.trace + per_query(k.trace, heads) + weight * apart
     along = [forms(M, delta[:, None])[:, 0] / np.maximum(n, 1) for M, n in ((q.M, q.n), (k.M, n_k))]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -67,7 +67,7 @@ class QueryLine:
     def whiten(self, x: Array) -> Array:
         """sqrt(D) H x of rows x (..., d): distances between rows are the standard deviations of z."""
         reflected = x - 2.0 * (x @ self.reflect)[..., None] * self.reflect
-        return np.asarray(reflected * np.sqrt(self.noise))
+        return reflected * np.sqrt(self.noise)
 
 
 def query_line(
@@ -150,7 +150,9 @@ def means_of_cells(cells: Array) -> Array:
     """
     rows = np.flatnonzero(np.isfinite(cells).any(axis=1))
     count = max(1, round(FIFTH * len(rows)))
-    overall, first, last = (_mean(each) for each in (cells, cells[rows[:count]], cells[rows[-count:]]))
+    overall, first, last = (
+        _row_means(each.ravel()) for each in (cells, cells[rows[:count]], cells[rows[-count:]])
+    )
     return np.array([overall, first, last, first - last])
 
 
@@ -169,11 +171,6 @@ def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Arr
     cells[np.triu_indices(buckets)] = np.nan  # a query sees only earlier buckets
     cells[np.isnan(line.mu).any(axis=1)] = np.nan
     return cells
-
-
-def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -321,11 +318,14 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
         without = np.where(known, kernel, 0.0) @ ~has.T / left
     # Two sampled keys make one pair: without either there is none, and all of its spread is unknown.
     spread = np.where(present & (left > 0), (without - mean[:, None]) ** 2, 0.0).sum(axis=1)
-    return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
+    return np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean))
 
 
 def _line(q: Moments, row: int, key_mean: Array, positions: Array) -> QueryLine:
-    """Uses the mean of all keys as the mean of the buckets' means; they are equal if documents fill the window."""
+    """The line through the queries of head `row`.
+
+    The mean of all keys stands in for the mean of the buckets' means: they are equal if documents fill the window.
+    """
     sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
     return query_line(*sums, positions, key_mean[None])
 

@@ -50,14 +50,14 @@ class Along:
         """v.M.v (H,); NaN where the projection does not vary."""
         along = by_key(self.v, len(self.sums.n))
         found = ((along @ self.sums.M) * along).sum(axis=2).reshape(-1)
-        return np.asarray(np.where(found > 0, found, np.nan))
+        return np.where(found > 0, found, np.nan)
 
     def over_spread(self, covariance: Array) -> Array:
         """Covariances with position (H, ...) as correlations: over sqrt(v.M.v T)."""
         with np.errstate(invalid="ignore", divide="ignore"):
             spread = np.sqrt(self.variance * per_query(self.sums.T, len(self.v)))
             spread = np.where(spread > 0, spread, np.nan)
-            return np.asarray(covariance / spread.reshape(-1, *[1] * (covariance.ndim - 1)))
+            return covariance / spread.reshape(-1, *[1] * (covariance.ndim - 1))
 
 
 def correlation(along: Along) -> Array:
@@ -66,7 +66,7 @@ def correlation(along: Along) -> Array:
 
 
 def constant_part(path: Path, rotation: Rotation, phase: Phase, along: Along) -> Array:
-    """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, makes by itself.
+    """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, produces alone.
 
     `phase` is `phases` of n_t (t - mean t).
     """
@@ -180,7 +180,7 @@ def linear_reading(sums: Moments) -> Array:
             explained[i] = (blas.dtrsv(factor, C, lower=1) ** 2).sum()
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
     squared = explained / np.where(enough, sums.T, np.nan)
-    return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
+    return np.sqrt(np.clip(squared, 0.0, 1.0))
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -172,7 +172,7 @@ def optional_names() -> tuple[str, ...]:
 
 
 def unknown_measures(requested: Sequence[str]) -> str | None:
-    """The mistake in a list of optional measures; None if there is none."""
+    """What is wrong with a list of optional measures; None if nothing is."""
     unknown = [name for name in requested if name not in optional_names()]
     if not isinstance(requested, str) and not unknown:
         return None

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.anatomy import FIRST_QUERY, QUERIES, Anatomy, Layout, Staging, anatomy, path_about
+from qkscope.measures.anatomy import FIRST_QUERY, QUERIES, Anatomy, Layout, RotatedLayout, anatomy, path_about
 from qkscope.measures.distance import BinPairs, mean_waves, queries_beyond
 from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
 from qkscope.measures.waves import Grid, Pairs, as_left_out, sampled_grid, waves, whole_grid
@@ -78,7 +78,7 @@ class Kind:
     def between(self, weight: Array) -> Array:
         """Covariance of documents' means over late tokens, estimated from groups; weight (G,). (H, d, d)"""
         apart = (self.groups.late_mean[self.taken] - self.late.mean_x).transpose(1, 0, 2)  # (H, G, d)
-        return np.asarray((apart * weight[:, None]).transpose(0, 2, 1) @ apart)
+        return (apart * weight[:, None]).transpose(0, 2, 1) @ apart
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class RotationTable:
     known: False where no rotation was found, and `rotation` turns nothing
     phase (2, P) `phases` of positions about their mean: of all tokens, and from position 4 on
     by_bin (B, P) `bin_phases` of the tokens by the paths' bins
-    wave `waves` at the grid, lags `mean_waves` at the distances · stage: None where no query has two keys
+    wave `waves` at the grid, lags `mean_waves` at the distances · rotated: None where no query has two keys
     """
 
     rotation: Rotation
@@ -153,7 +153,7 @@ class RotationTable:
     by_bin: Phase
     wave: Array
     lags: Array
-    stage: Staging | None
+    rotated: RotatedLayout | None
 
 
 def rotation_tables(found: Rotation | None, dim: int, samples: Sequence[Positions]) -> list[RotationTable]:
@@ -163,14 +163,14 @@ def rotation_tables(found: Rotation | None, dim: int, samples: Sequence[Position
     phase = phases(rotation, weights)
     by_bin = bin_phases(rotation, np.stack([at.counts for at in samples]), first.edges)
     wave, lags = waves(rotation, first.grid.t), mean_waves(rotation, first.lags.lags)
-    stage = Staging.of(rotation, first.layout(rotation), first.edges) if first.scored else None
+    rotated = RotatedLayout.of(rotation, first.layout(rotation), first.edges) if first.scored else None
     known = found is not None
-    tables = [RotationTable(rotation, known, phase[0], by_bin[0], wave, lags, stage)]
-    wave, lags, stage = as_left_out(rotation, (wave, lags, stage))
+    tables = [RotationTable(rotation, known, phase[0], by_bin[0], wave, lags, rotated)]
+    wave, lags, rotated = as_left_out(rotation, (wave, lags, rotated))
     for i, at in enumerate(samples[1:], 1):
         here = None
-        if stage and at.scored:
-            here = replace(stage, layout=as_left_out(rotation, at.layout(rotation)))
+        if rotated and at.scored:
+            here = replace(rotated, layout=as_left_out(rotation, at.layout(rotation)))
         tables.append(RotationTable(rotation, known, phase[i], by_bin[i], wave, lags, here))
     return tables
 
@@ -205,7 +205,7 @@ class SampleSums:
     @cached_property
     def anatomy(self) -> Anatomy | None:
         """The parts of the variance of scores; None in a window too short for them."""
-        if self.table.stage is None:
+        if self.table.rotated is None:
             return None
         between = self.k.between(self.at.between)
-        return anatomy(self.q.path, self.key_path, self.q.late, self.k.late, self.table.stage, between)
+        return anatomy(self.q.path, self.key_path, self.q.late, self.k.late, self.table.rotated, between)

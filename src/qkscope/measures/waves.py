@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from qkscope.measures.blocks import by_key
 from qkscope.sums.path import SINK
 from qkscope.sums.rotation import Rotation
-from qkscope.sums.scores import GOLDEN
+from qkscope.sums.scores import one_per_stratum
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -128,10 +128,7 @@ def whole_grid(counts: Array, most: int) -> Grid:
 
 def sampled_grid(counts: Array, start: int, most: int) -> Grid:
     """At most `most` of the positions from `start` on; counts (T,) are the tokens at each position."""
-    strata = max(1, min(most, len(counts) - start))
-    edges = np.linspace(start, len(counts), strata + 1).astype(np.int64)
-    share = (np.arange(strata) * GOLDEN) % 1.0
-    return Grid.of(counts, edges[:-1] + (share * np.diff(edges)).astype(np.int64), edges)
+    return Grid.of(counts, *one_per_stratum(start, len(counts), max(1, min(most, len(counts) - start))))
 
 
 def binned_grid(counts: Array, start: int, edges: NDArray[np.int64]) -> Grid:

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope import store
-from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.memory import available_bytes
 from qkscope.checkpoints.doctor import Finding
 from qkscope.errors import StoreError
@@ -38,6 +37,7 @@ from qkscope.run.units import Job, read_unit
 from qkscope.study import Checkpoint, Study, dump_study
 from qkscope.sums import ExampleSum, FactSum
 from qkscope.sums.excerpts import shown_heads
+from qkscope.sums.unit import unknown_rotation_warning
 from qkscope.workers import in_processes, worth
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,7 @@ def _measure_model(model: ModelFolder, ratio: int, settings: _Settings, advance:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
     heads = HeadIndex.of(model.queries, ratio)
 
-    def one(key: int) -> tuple[NDArray[np.int64], CellNumbers]:
+    def one(key: int) -> list[tuple[int, CellNumbers]]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file, rows = model.keys[layer, kv_head], np.flatnonzero(heads.kv_row == key)
         k = read_moments(key_file, settings.groups)
@@ -204,14 +204,13 @@ def _measure_model(model: ModelFolder, ratio: int, settings: _Settings, advance:
                 groups = [a for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
                 exact = exact_plasticity(query_rows, key_rows, groups, settings.groups)
                 numbers = dataclasses.replace(numbers, arrays={**numbers.arrays, **exact})
-            found.append(numbers)
+            found.append((int(row), numbers))
             advance(1)
-        return rows, join_numbers(found)
+        return found
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        parts = list(pool.map(one, range(len(heads.keys))))
-    joined = join_numbers([numbers for _, numbers in parts])
-    return joined.select(np.argsort(np.concatenate([rows for rows, _ in parts])))
+        by_row = dict(chain.from_iterable(pool.map(one, range(len(heads.keys)))))
+    return join_numbers([by_row[row] for row in range(len(heads))])
 
 
 def _units(
@@ -261,8 +260,8 @@ def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
         layer, head, kv_head = int(heads.layer[row]), int(heads.head[row]), int(heads.kv_head[row])
         files = model.queries[layer, head], model.keys[layer, kv_head]
         found = []
-        counts = (int(numbers.value(name)[row]) for name in ("n_q", "n_k"))
-        for file, n, bad in zip(files, counts, numbers.bad[row], strict=True):
+        for file, kind in zip(files, "qk", strict=True):
+            n, bad = (int(numbers.value(f"{name}_{kind}")[row]) for name in ("n", "bad"))
             if bad:
                 found.append(
                     f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or remove them"

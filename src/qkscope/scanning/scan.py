@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from qkscope import defaults
 from qkscope.capture import Probing, measure
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
+from qkscope.capture.vector_sample import VectorSample
 from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError
 from qkscope.measures.registry import chosen, sums_for, unknown_measures
@@ -29,6 +29,7 @@ from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_m
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
 from qkscope.store import write_json
 from qkscope.sums import KeySum
+from qkscope.sums.unit import unknown_rotation_warning
 from qkscope.words import bare, percent, tokens
 
 if TYPE_CHECKING:

@@ -308,8 +308,8 @@ def _head_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) 
             for measured in compared:
                 if measured not in now.arrays:
                     continue
-                change = now.samples(measured) - own.samples(measured)
-                columns[measured] = now.samples(measured)[0]
+                change = now.arrays[measured] - own.arrays[measured]
+                columns[measured] = now.value(measured)
                 columns[f"{measured}_change"] = change[0]
                 columns[f"{measured}_change_se"] = jackknife(change[1:])
             columns["curve_change"] = _rms(now.arrays["distance_score"] - own.arrays["distance_score"])

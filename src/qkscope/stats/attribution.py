@@ -13,7 +13,7 @@ population, with jackknife errors over documents, which all cells share.
     weights_and_rotation  B - A over the shorter window: what is left where the two cannot be separated
     *_same_axis           the part of an effect of the real order from heads whose first axis stayed
 
-`causes` makes the table; `steps` judges it: which effects are more than noise, and which causes interact (`interacts`).
+`causes` makes the table; `steps` tests it: which effects are more than noise, and which causes interact (`interacts`).
 """
 
 from __future__ import annotations
@@ -172,14 +172,14 @@ def _step(
     effects = _effects(roles, exchanged)
     used = sorted({roles[cell] for part in effects.values() for cell in part})
     known = finite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
-    # Of real order: which heads kept their first axis when one factor alone changed.
+    rope = rope.isel(cell=roles["b"], drop=True)
+    # In the real order: which heads kept their first axis when one factor alone changed.
     edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
     stayed = {
-        factor: _by_head(same_axis(*(infos[end] for end in ends)), rope.isel(cell=roles["b"], drop=True))
+        factor: _by_head(same_axis(*(infos[end] for end in ends)), rope)
         for factor, ends in edges.items()
         if same_axis and set(ends) <= roles.keys() and (exchanged or factor == "weights")
     }
-    rope = rope.isel(cell=roles["b"], drop=True)
     populations = [name for name, flag in ROPE.items() if (rope == flag).any()]
     a, ends = infos["a"], {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
     common = {"window_tokens": a.window, "same_text": int(a.texts == infos["b"].texts), "groups": a.groups}
@@ -250,13 +250,13 @@ def _effect(
 
 
 def _unseen(part: Mapping[str, float], roles: _Roles, hidden: Array, here: NDArray[np.bool_]) -> float:
-    """Few heads are near the edge of a class: a share is never surer than half a head."""
+    """The error of a share that leaving documents out does not show: at least that of half a head."""
     heads = max(int(here.sum()), 1)
     variances = {cell: max(ONE_HEAD, float(hidden[roles[cell], here].sum())) / heads**2 for cell in part}
     return math.sqrt(sum(weight**2 * variances[cell] for cell, weight in part.items()))
 
 
-# --- the steps, judged ------------------------------------------------------------------------------------------------
+# --- the steps, tested ------------------------------------------------------------------------------------------------
 
 UNDIVIDED = "weights_and_rotation"  # training and settings, where they are not separable
 Row = Mapping[str, Any]
@@ -269,7 +269,7 @@ class Step:
 
     columns   the column of causes.csv of each factor that changed, in the order in which the factors act
     rows      rows of causes.csv by measure and population
-    effects   judged effects by measure, population and factor
+    effects   effects with verdicts, by measure, population and factor
     """
 
     before: str
@@ -300,7 +300,7 @@ class Step:
 
 
 def steps(table: pd.DataFrame, measures: Sequence[str], populations: Sequence[str]) -> list[Step]:
-    """The steps of causes.csv with the effects on these means, judged together."""
+    """The steps of causes.csv with the effects on these means, tested together."""
     wanted = {NUMBERS[m]: m for m in dict.fromkeys((*measures, *INVARIANT))}
     found: dict[tuple[str, str], dict[tuple[str, str], Row]] = {}
     for row in table[table["number"].isin(list(wanted))].to_dict("records"):
@@ -352,6 +352,4 @@ def interacts(row: Row) -> bool:
     The settings' effects before and after training then differ by as much.
     """
     size, se, df = abs(row["interaction"]), row["interaction_se"], int(row["groups"]) - 1
-    if not size > ROUNDING or df < FEWEST_GROUPS - 1 or math.isnan(se):
-        return False
-    return se == 0 or two_sided_p(size / se, df) < CONTRAST_LEVEL
+    return size > ROUNDING and df >= FEWEST_GROUPS - 1 and two_sided_p(size, se, df) < CONTRAST_LEVEL

@@ -67,7 +67,7 @@ def rank_correlations(evidence: Evidence, population: Population, i: int) -> lis
 
 
 def _pearson(x: Array, y: Array) -> Array:
-    """Of each row; NaN where one is constant. (S, H) -> (S,)"""
+    """Pearson's correlation of each row; NaN where one is constant. (S, H) -> (S,)"""
     x, y = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
     size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     return np.asarray((x * y).sum(axis=1) / np.where(size > 0, size, np.nan))

@@ -1,4 +1,4 @@
-"""Two sides against each other: heads of one checkpoint from the same documents, or arms of several training runs."""
+"""Tests of the difference of two numbers: of one checkpoint and the same documents, or of two arms of training runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Compared = Literal["higher", "lower", "equal", "unclear"]
 
 @dataclass(frozen=True)
 class Contrast:
-    """The difference of two numbers; `equal` if a difference worth a word is excluded."""
+    """The difference of two numbers; `equal` if a difference that counts is excluded."""
 
     difference: float
     se: float
@@ -52,8 +52,7 @@ def compared(gap: float, se: float, df: float, looks: int = 1) -> Compared:
     """The verdict on a difference whose error has `df` degrees of freedom."""
     if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
         return "unclear"
-    p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
-    if p < CONTRAST_LEVEL / looks and abs(gap) >= SMALLEST:
+    if two_sided_p(gap, se, df) < CONTRAST_LEVEL / looks and abs(gap) >= SMALLEST:
         return "higher" if gap > 0 else "lower"
     return "equal" if abs(gap) + margin(se, df) < SMALLEST else "unclear"
 
@@ -103,12 +102,12 @@ def arm_difference(ours: Array, theirs: Array) -> ArmDifference:
     # Equal numbers have a spread of rounding errors alone.
     known = square > (1e-9 * max(1.0, *map(abs, means))) ** 2
     df = square**2 / below if known else math.nan
-    p = two_sided_p((means[0] - means[1]) / math.sqrt(square), df) if known else math.nan
+    p = two_sided_p(means[0] - means[1], math.sqrt(square), df) if known else math.nan
     first, second = (math.sqrt(part) for part in parts)
     return ArmDifference(means[0], first, means[1], second, math.sqrt(square), df, p)
 
 
 def clear_differences(found: Sequence[ArmDifference]) -> list[bool]:
-    """Which of several differences count when all are looked at together, and are worth a word."""
+    """Which of several differences count: at least SMALLEST, and significant when all are tested together."""
     passed = holm([each.p for each in found], 1 - CONFIDENCE)
     return [p and abs(each.difference) >= SMALLEST for p, each in zip(passed, found, strict=True)]

@@ -127,7 +127,7 @@ class Evidence:
         return self._where[key]
 
     def mask(self, i: int, population: Population) -> Mask:
-        """The same at one checkpoint. (H,)"""
+        """The heads of a population at one checkpoint. (H,)"""
         return np.asarray(self.where(population).to_numpy()[i])
 
     def heads(self, here: Mask) -> list[tuple[int, int]]:
@@ -145,18 +145,18 @@ class Evidence:
         key = (measure, population, layer)
         if key not in self._means:
             self._means[key] = over_heads(self.values(measure), self.where(population, layer)).to_numpy()
-        return np.asarray(self._means[key][i, : 1 + self.groups_at[i]])
+        return self._means[key][i, : 1 + self.groups_at[i]]
 
     def level(
         self, measure: str, population: Population, i: int, layer: int | None = None
     ) -> tuple[float, float]:
-        """That mean and its standard error over documents."""
+        """The mean over the heads measured at a checkpoint, and its standard error over documents."""
         means = self.mean(measure, population, i, layer)
         return float(means[0]), float(jackknife(means[1:]))
 
     @cached_property
     def _classes(self) -> NDArray[np.str_]:
-        return np.asarray(classes(self.data, self.thresholds))
+        return classes(self.data, self.thresholds)
 
     def kinds(self, i: int, population: Population) -> NDArray[np.str_]:
         """(heads,): the classes of the measured heads of a population."""
@@ -271,7 +271,7 @@ class Evidence:
         return direction(found) if found else "unclear"
 
     def overall(self, measure: str, population: Population) -> Change | None:
-        """From the first checkpoint to the last; None where it is not followed."""
+        """The change from the first checkpoint to the last; None where it is not followed."""
         found = self.changes.get(_name(measure, population))
         return whole(found) if found else None
 

@@ -1,6 +1,6 @@
-"""Every level, smallest size and threshold of judgement, once, each rule in words, and the tests behind them.
+"""Every significance level, smallest size and threshold, once; each rule as a sentence; and the tests themselves.
 
-Tests are of what chance alone would do: Student's t for few document groups, many tests at once.
+Tests allow for chance: Student's t for few document groups, Holm's method for many tests at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STUDY_LEVEL, CONTRAST_LEVEL = 0.02, 0.01
 CONFIDENCE = 0.95
 # Smaller changes of a mean are called flat. A share must change by as much and by this number of heads.
 SMALLEST, SMALLEST_HEADS = 0.02, 2
-# Half the variance of one head's move: the difference of two shares is never surer than one head.
+# Half the variance of one head that changes class: the difference of two shares has at least the error of one head.
 ONE_HEAD = 0.5
-# Tables without document groups are judged by leaving out groups of heads, if there are enough heads.
+# Tables without document groups are tested by leaving out groups of heads, if there are enough heads.
 HEAD_GROUPS, FEWEST_HEADS = 10, 20
 # From this number of steps on, a step's error is averaged with the mean over the steps.
 STEPS_TO_POOL = 3
-# The value that fits both checkpoints lies within this many errors of the first one's: a head that really moved far
-# says nothing about the noise half-way.
+# The value that fits both checkpoints lies within this many errors of the first one's: where a head really moved far,
+# a value between the two is no estimate of either.
 REACH = 1.5
 # Numbers of two studies agree within this many standard errors of their difference.
 AGREES_WITHIN = 2.0
@@ -101,16 +101,23 @@ def rule_of_agreement() -> str:
 
 
 def rule_of_arms() -> str:
-    """When a difference between two arms is put into words."""
+    """When a difference between two arms is reported."""
     return (
         f"A difference over all checkpoints counts if it is at least {bare(SMALLEST)} and passes Welch's t-test over "
         f"seeds held at {percent(1 - CONFIDENCE)} over all numbers together."
     )
 
 
-def two_sided_p(t: float, df: float) -> float:
-    """P(|T| >= |t|) of Student's t with `df` degrees of freedom."""
-    return float(2.0 * stdtr(df, -abs(t)))
+def two_sided_p(difference: float, se: float, df: float) -> float:
+    """P(|T| >= |difference| / se) of Student's t with `df` degrees of freedom; NaN without an error.
+
+    With an error of 0, any difference is certain.
+    """
+    if math.isnan(se) or df < 1:
+        return math.nan
+    if se == 0:
+        return float(difference == 0)
+    return float(2.0 * stdtr(df, -abs(difference / se)))
 
 
 def margin(se: float, df: float) -> float:
@@ -119,7 +126,7 @@ def margin(se: float, df: float) -> float:
 
 
 def smallest_change(heads: int | None) -> float:
-    """The smallest change worth a word, of a mean or of a share of `heads`: SMALLEST, in whole heads."""
+    """The smallest change that counts, of a mean or of a share of `heads`: SMALLEST, in whole heads."""
     if heads is None:
         return SMALLEST
     return max(SMALLEST_HEADS, -(-round(100 * SMALLEST) * heads // 100)) / heads

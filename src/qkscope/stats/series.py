@@ -63,8 +63,8 @@ class Series:
 class Change:
     """A difference between two checkpoints of a series, by index.
 
-    `se` is the error that a reader sees. `smallest` is the smallest change worth a word: the verdict is `flat` if one
-    of that size is excluded.
+    `se` is the error that a reader sees. `smallest` is the smallest change that counts: the verdict is `flat` if one of
+    that size is excluded.
     """
 
     series: str
@@ -83,7 +83,7 @@ class Change:
 
     @property
     def large(self) -> bool:
-        """Whether it is worth a word."""
+        """Whether it is at least the smallest change that counts."""
         return abs(self.delta) > self.smallest - ROUNDING
 
 
@@ -99,10 +99,10 @@ def change(series: Series, start: int, stop: int) -> Change:
 
 
 def judged(many: Sequence[Series]) -> list[Change]:
-    """Every step of every series, its change from first to last and its swings, judged together (Holm).
+    """Every step of every series, its change from first to last and its swings, tested together (Holm).
 
-    A single step's error comes from G values only and may be small by luck. Where a series has several steps, it is
-    averaged with the mean over the steps unless the step's own is larger, and the degrees of freedom double. A swing
+    A single step's error comes from G values only and may be too small by chance. Where a series has several steps, it
+    is averaged with the mean over the steps unless the step's own is larger, and the degrees of freedom double. A swing
     was chosen out of all pairs of checkpoints: its p is multiplied by their number.
     """
     found: list[Change] = []
@@ -117,12 +117,7 @@ def judged(many: Sequence[Series]) -> list[Change]:
             steady = math.sqrt(max(c.se**2, (c.se**2 + usual) / 2)) if pooled else c.se
             found.append(c)
             tests.append((steady, 2 * c.df if pooled else c.df, math.comb(count, 2) if c in swings else 1))
-    return _with_verdicts(found, tests, STUDY_LEVEL)
-
-
-def judge(changes: Sequence[Change], level: float = STUDY_LEVEL) -> list[Change]:
-    """Single changes of means that answer one question, each with its own error, judged together (Holm)."""
-    return _with_verdicts(changes, [(c.se, c.df, 1) for c in changes], level)
+    return judge(found, STUDY_LEVEL, tests)
 
 
 def whole(changes: Sequence[Change]) -> Change:
@@ -130,11 +125,21 @@ def whole(changes: Sequence[Change]) -> Change:
     return max(changes, key=lambda c: c.stop - c.start)
 
 
-def _with_verdicts(
-    changes: Sequence[Change], tests: Sequence[tuple[float, int, int]], level: float
+def judge(
+    changes: Sequence[Change],
+    level: float = STUDY_LEVEL,
+    tests: Sequence[tuple[float, int, int]] | None = None,
 ) -> list[Change]:
-    """Changes judged together; a test is the standard error, its degrees of freedom and how often to count its p."""
-    p = [min(looks * _p(c.delta, se, df), 1.0) for c, (se, df, looks) in zip(changes, tests, strict=True)]
+    """Changes that answer one question, tested together (Holm), with their verdicts.
+
+    A test is the standard error, its degrees of freedom and the factor by which p is multiplied; by default each change
+    has its own error and a factor of 1.
+    """
+    tests = [(c.se, c.df, 1) for c in changes] if tests is None else tests
+    p = [
+        min(looks * two_sided_p(c.delta, se, df), 1.0)
+        for c, (se, df, looks) in zip(changes, tests, strict=True)
+    ]
     found = []
     for c, (se, df, _), passed in zip(changes, tests, holm(p, level), strict=True):
         verdict: Direction = "unclear"
@@ -161,22 +166,17 @@ def _swings(series: Series) -> list[Change]:
     return found
 
 
-def _p(delta: float, se: float, df: int) -> float:
-    if math.isnan(se) or df < 1:
-        return math.nan
-    if se == 0.0:
-        return 1.0 if delta == 0.0 else 0.0
-    return two_sided_p(delta / se, df)
-
-
 # Measures of the attention function alone.
 INVARIANT = ("r_q_balanced", "abs_r_k_balanced", "share_positional", "share_key", "share_match")
 Changed = Literal["attention", "coordinates", "unclear", "unknown"]
 
 
 def what_changed(invariant: Sequence[Change]) -> Changed:
-    """`attention` if one of the INVARIANT means changed clearly, `coordinates` if a change worth a word is excluded in
-    all of them, else `unclear`; `unknown` where some were not measured and the others do not tell."""
+    """Whether attention changed, from the changes of the INVARIANT means.
+
+    `attention` if one of them changed clearly, `coordinates` if a change that counts is excluded in all of them, else
+    `unclear`; `unknown` where some were not measured and the others do not decide it.
+    """
     verdicts = {c.verdict for c in judge(invariant, CONTRAST_LEVEL)}
     if verdicts & {"rises", "falls"}:
         return "attention"
@@ -255,7 +255,7 @@ class Emergence:
 
 
 def emergence_of(many: Mapping[int, Series]) -> Emergence:
-    """When each of several series rose. They are judged together: only clear rises count."""
+    """When each of several series rose. They are tested together: only clear rises count."""
     changes = judged(list(many.values()))
     risen, lost = {}, []
     for name, series in many.items():

@@ -102,7 +102,7 @@ def noise_transitions(p: Pair) -> Array:
     """(classes, classes, H): the chance that noise alone shows a head in class a first and in class b then."""
     r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
     first, then = (class_probabilities(r_q, r_k, p.se_q[i], p.se_k[i], p.limits) for i in (0, 1))
-    return np.asarray(first[:, None] * then[None, :])
+    return first[:, None] * then[None, :]
 
 
 def turn_chances(p: Pair) -> Array:

@@ -39,7 +39,7 @@ from qkscope.sums.base import (
     unrotated,
 )
 from qkscope.sums.path import SINK
-from qkscope.sums.scores import GOLDEN
+from qkscope.sums.scores import one_per_stratum
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -76,10 +76,8 @@ def query_positions(start: int, stop: int, document: int) -> tuple[Index, Index]
     """The queries of a document in the stratum start <= t < stop, and for how many positions each counts."""
     if start < WHOLE or stop - start <= QUERIES:
         return np.arange(start, stop), np.ones(stop - start, dtype=np.int64)
-    edges = np.linspace(start, stop, QUERIES + 1).astype(np.int64)
-    width = np.diff(edges)
-    share = ((np.arange(QUERIES) + document) * GOLDEN) % 1.0
-    return edges[:-1] + (share * width).astype(np.int64), width
+    t, edges = one_per_stratum(start, stop, QUERIES, shift=document)
+    return t, np.diff(edges)
 
 
 @dataclass
@@ -200,7 +198,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Keys:
-    """What the keys of some queries are to them, in layers that see as far; torch tensors on the model's device.
+    """How keys relate to some queries, in layers with one sliding window; torch tensors on the model's device.
 
     rows (B,), t (B, n), keys (m,) · parts (B * n, m, P) 1 for keys in each of PARTS and of the bins of distance
     lags (B, n, m - 4) distances of the keys from 4 on, or m where the query does not see the key

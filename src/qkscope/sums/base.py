@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.errors import StoreError
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation, pack_rotations, unpack_rotations
 
@@ -75,8 +76,7 @@ class Request:
 
     def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
         """By layer: the rows of its query heads (kind q) in `heads`, or of its key heads (k) in `heads.keys`."""
-        layers = self.heads.layer if kind == "q" else self.heads.keys[:, 0]
-        return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+        return self.heads.rows(kind)
 
     def reads(self) -> dict[int, NDArray[np.int64]]:
         """By layer: which of its measured key heads each of its measured query heads reads."""
@@ -101,7 +101,7 @@ class Unrotated:
 
 
 def unrotated(x: Any, before: Unrotated | None, reduce: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-    """`reduce`, from (documents, heads, tokens, dim) to (..., dim), of x before rotation; of x where there is none."""
+    """Apply `reduce`, (documents, heads, tokens, dim) -> (..., dim), to x before rotation; to x without `before`."""
     if before is None:
         return reduce(x)
     found = reduce(before.vectors)
@@ -136,7 +136,7 @@ class Softmax:
         return {name: math.nan if each is None else each for name, each in numbers.items()}
 
     def select(self, heads: Any) -> Softmax:
-        """Of some of the heads."""
+        """The softmax of some of the heads."""
         sinks, slopes = (None if each is None else each[heads] for each in (self.sinks, self.slopes))
         return replace(self, sinks=sinks, slopes=slopes)
 
@@ -292,7 +292,7 @@ class FactSum(Sum):
         return replace(self, windows=windows, lengths=tuple(min(n, width) for n in self.lengths))
 
     def counts(self, width: int) -> NDArray[np.float64]:
-        """How many tokens stand at each position below `width`. (width,)"""
+        """Number of tokens at each position below `width`. (width,)"""
         ends = np.bincount(np.minimum(self.lengths, width).astype(np.int64), minlength=width + 1)
         return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
 
@@ -333,7 +333,7 @@ def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
 def ring_count(windows: Sequence[int], width: int) -> int:
     """How many rings make up the window `width`."""
     if width not in windows:
-        raise ValueError(f"a window of {width} tokens was not measured; measured windows: {list(windows)}")
+        raise StoreError(f"a window of {width} tokens was not measured; measured windows: {list(windows)}")
     return list(windows).index(width) + 1
 
 

@@ -87,7 +87,7 @@ class ExampleSum(Sum):
         return self
 
     def select(self, rows: Index) -> Self:
-        """Of some of the heads."""
+        """The excerpts with some of the heads."""
         found = {name: getattr(self, name)[:, rows] for name in ("key", "weight", "sink")}
         return replace(self, **found, softmax={name: each[rows] for name, each in self.softmax.items()})
 
@@ -194,8 +194,10 @@ class _Recorder(Recorder):
 
 
 def _largest(q: Any, k: Any, scale: float, softmax: Softmax) -> tuple[Any, Any, Any]:
-    """Of queries q (h, n, d), the last of the tokens with keys k (h, m, d): the keys of largest weight (h, n, KEYS or
-    fewer), NO_KEY where it is 0, their weights, and those of the learned sinks (h, n)."""
+    """The keys of largest weight (h, n, KEYS or fewer), their weights, and the weights of the learned sinks (h, n).
+
+    q (h, n, d) are the queries of the last n of m tokens, k (h, m, d) the keys of all. NO_KEY where the weight is 0.
+    """
     import torch
 
     m = k.shape[1]

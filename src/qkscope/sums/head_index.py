@@ -74,6 +74,16 @@ class HeadIndex:
         """The same heads, with what is known now of their layers' rotation."""
         return replace(self, rope=_flags(self.layer, rope))
 
+    def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
+        """By layer: the rows of its query heads (kind q), or of its key heads in `keys` (kind k)."""
+        layers = self.layer if kind == "q" else self.keys[:, 0]
+        return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+
+    def numbers(self, kind: str) -> dict[int, list[int]]:
+        """By layer: the numbers of its query heads (kind q) or of its key heads (kind k)."""
+        numbers = self.head if kind == "q" else self.keys[:, 1]
+        return {layer: numbers[rows].tolist() for layer, rows in self.rows(kind).items()}
+
     def __len__(self) -> int:
         return len(self.layer)
 

@@ -71,7 +71,7 @@ class KeySample:
         size = bucket_size(self.window)
         starts = np.arange(0, self.window, size)
         stops = np.minimum(starts + size, self.window)
-        return np.asarray(np.clip(self.lengths[:, None], starts, stops) - starts)
+        return np.clip(self.lengths[:, None], starts, stops) - starts
 
 
 @dataclass

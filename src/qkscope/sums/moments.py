@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 # Tokens per matrix product. Bounds the float32 rounding of a sum, and keeps what is made on the way in the cache.
 CHUNK = 1024
-# Tokens whose mean is subtracted first, and how many of them the size of vectors is judged by.
+# Tokens whose mean is subtracted first, and how many of them the size of vectors is estimated from.
 FIRST, SAMPLED = 4096, 64
 # Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
 LARGEST = {"float64": 1e150, "float32": 1e17}
@@ -364,7 +364,7 @@ class _Recorder(Recorder):
             for part, (spans, positions) in self._parts.items():
                 sums = self._sums.setdefault((kind, index, part), Accumulator())
                 tokens = _tokens(x, spans)
-                # Products of a few tokens are done before torch has begun with them.
+                # For a few tokens, numpy is faster.
                 sums.update(np.asarray(tokens.cpu().double()) if part == "sink" else tokens, positions)
 
     def done(self) -> MomentSum:

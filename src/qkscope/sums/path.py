@@ -30,7 +30,7 @@ from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]
 
-# The first tokens of a document, where attention sinks stand: they are kept apart.
+# The first tokens of a document, where attention sinks are: they have bins of their own.
 SINK = 4
 # Bins of position in each ring after them.
 BINS = 16
@@ -70,7 +70,7 @@ class Path:
         """mu_b (H, B, d); NaN in a bin without tokens."""
         n = np.where(self.n, self.n, np.nan).astype(self.total.dtype)
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.total / n[None, :, None])
+            return self.total / n[None, :, None]
 
     @property
     def filled(self) -> Path:
@@ -83,7 +83,7 @@ class Path:
 
     def means_at(self, t: NDArray[np.int64]) -> Array:
         """mu_b(t), not rotated: t (T,) within the edges -> (H, T, d)."""
-        return np.asarray(self.mean[:, np.searchsorted(self.edges, t, side="right") - 1])
+        return self.mean[:, np.searchsorted(self.edges, t, side="right") - 1]
 
 
 def bin_edges(windows: Sequence[int]) -> NDArray[np.int64]:

@@ -63,7 +63,7 @@ class RepeatSum(Sum):
     @property
     def mean(self) -> Array:
         """(2, H); NaN without queries."""
-        return np.asarray(self.total / (self.n or np.nan))
+        return self.total / (self.n or np.nan)
 
     def to_arrays(self) -> tuple[Arrays, Meta]:
         return {"n": np.array([self.n], dtype=np.int64), "total": self.total}, {}

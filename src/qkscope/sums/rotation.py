@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Index = NDArray[np.int64] | slice
+Dims = NDArray[np.int64] | slice
 Turns = tuple[Array, Array]
 
 
@@ -53,7 +53,7 @@ class Rotation:
     @property
     def wavelength(self) -> Array:
         """Tokens per full turn of each pair. (P,)"""
-        return np.asarray(2 * np.pi / self.frequency)
+        return 2 * np.pi / self.frequency
 
     @cached_property
     def still(self) -> NDArray[np.int64]:
@@ -61,9 +61,9 @@ class Rotation:
         return np.setdiff1d(np.arange(self.dim), self.pairs)
 
     @cached_property
-    def _halves(self) -> tuple[Index, Index]:
+    def _halves(self) -> tuple[Dims, Dims]:
         first, second = self.pairs.T
-        return _as_slice(first), _as_slice(second)
+        return as_slice(first), as_slice(second)
 
     def split(self, x: Array) -> tuple[Array, Array]:
         """The first and the second dimensions of the pairs: x (..., d) -> (..., P) twice."""
@@ -115,10 +115,12 @@ class Rotation:
         return turned
 
 
-def _as_slice(dims: NDArray[np.int64]) -> Index:
+def as_slice(dims: NDArray[np.int64]) -> Dims:
     """Evenly spaced dimensions as a slice, which is a view where an index array is a copy."""
     steps = np.unique(np.diff(dims))
-    return slice(dims[0], dims[-1] + 1, steps[0]) if len(steps) == 1 and steps[0] > 0 else dims
+    if len(steps) == 1 and steps[0] > 0:
+        return slice(dims[0], dims[-1] + 1, steps[0])
+    return dims if len(dims) else slice(0, 0)
 
 
 def same_rotation(a: Rotation | None, b: Rotation | None, length: int) -> bool:

@@ -103,7 +103,7 @@ def _blocks(heads: int, dim: int) -> list[slice]:
 def _above(dim: int) -> NDArray[np.int64]:
     """Indices of the entries above the diagonal of a matrix laid out row by row."""
     rows, columns = np.triu_indices(dim, 1)
-    return np.asarray(rows * dim + columns)
+    return rows * dim + columns
 
 
 @lru_cache(maxsize=4)

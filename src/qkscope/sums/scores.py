@@ -32,7 +32,6 @@ Array = NDArray[np.float64]
 NEAR, PER_OCTAVE = 32, 16
 # Documents of a unit whose scores are measured, and queries of each of their rings.
 DOCUMENTS, QUERIES = 2, 16
-# A sample of positions steps through its strata by the golden ratio: even, and in tune with no rotary wavelength.
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -42,15 +41,26 @@ def distances(window: int) -> NDArray[np.int64]:
     octaves = np.arange(1, 1 + PER_OCTAVE * 32) / PER_OCTAVE
     far = np.unique(np.rint(NEAR * 2.0**octaves).astype(np.int64))
     every = np.concatenate([np.arange(1, NEAR + 1), far])
-    return np.asarray(every[every <= longest])
+    return every[every <= longest]
+
+
+def one_per_stratum(
+    start: int, stop: int, count: int, shift: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A position from each of `count` equal strata of start <= t < stop, and the count + 1 edges of the strata.
+
+    Positions step through their strata by the golden ratio, from the step `shift` on: they are spread evenly and never
+    in phase with a rotary pair.
+    """
+    edges = np.linspace(start, stop, count + 1).astype(np.int64)
+    share = ((np.arange(count) + shift) * GOLDEN) % 1.0
+    return edges[:-1] + (share * np.diff(edges)).astype(np.int64), edges
 
 
 def queries(start: int, stop: int) -> NDArray[np.int64]:
     """The positions of a ring whose scores are measured, at most QUERIES of those that have a key from 4 on."""
     first = max(start, SINK + 1)
-    strata = min(QUERIES, max(0, stop - first))
-    edges = np.linspace(first, stop, strata + 1).astype(np.int64)
-    return np.asarray(edges[:-1] + ((np.arange(strata) * GOLDEN) % 1.0 * np.diff(edges)).astype(np.int64))
+    return one_per_stratum(first, stop, min(QUERIES, max(0, stop - first)))[0]
 
 
 @dataclass

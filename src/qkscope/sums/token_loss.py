@@ -23,7 +23,7 @@ def position_bins(window: int) -> NDArray[np.int64]:
     octaves = 2 ** np.arange(2, 42, dtype=np.int64)
     starts = octaves[:, None] + np.arange(PER_OCTAVE) * (octaves // PER_OCTAVE)[:, None]
     every = np.concatenate([[1, 2, 3], starts.reshape(-1)])
-    return np.asarray(every[every < window])
+    return every[every < window]
 
 
 def token_nats(head: Any, hidden: Any, targets: Any) -> Array:
@@ -108,7 +108,7 @@ class _Recorder(Recorder):
         import torch
 
         batch, sums = self._batch, self._sums
-        # Every k-th token, another one in each document, so that all positions have their turn.
+        # Every k-th token, with another offset in each document, so that every position is predicted in some of them.
         taken = [
             [t for t in range(1, length) if (t + document.index) % self._every == 0]
             for document, length in zip(batch.documents, batch.lengths, strict=True)

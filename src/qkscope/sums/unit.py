@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.sums import FactSum, KeySum, MomentSum, PathSum, ScoreSum, Sum, rings
+from qkscope.sums.base import ring_count
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.keys import KeySample
 from qkscope.sums.moments import Moments, merge_all
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
 
-__all__ = ["Unit", "rings", "samples_of", "window"]
+__all__ = ["Unit", "rings", "samples_of", "unknown_rotation_warning", "window"]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
@@ -141,7 +142,7 @@ class Unit:
         return tuple(sum(length >= edge for length in self.lengths) for edge in self.windows)
 
     def counts(self, width: int) -> Array:
-        """How many tokens stand at each position below `width`. (width,)"""
+        """Number of tokens at each position below `width`. (width,)"""
         return self.facts.counts(width)
 
 
@@ -152,10 +153,7 @@ def window(
 
     Of all query and all key heads, or of those at `rows`.
     """
-    if width not in unit.windows:
-        known = list(unit.windows)
-        raise StoreError(f"a window of {width} tokens was not measured; measured windows: {known}")
-    last = unit.windows.index(width) + 1
+    last = ring_count(unit.windows, width)
     q = merge_all([ring.select(rows[0]) for ring in unit.q[:last]])
     k = merge_all([ring.select(rows[1]) for ring in unit.k[:last]])
     if not skip_sink:
@@ -172,3 +170,15 @@ def samples_of(units: Sequence[Unit], kind: type[S], width: int) -> list[S]:
     parts = [unit.get(kind).window(width) for unit in units]
     without = [[*parts[:i], *parts[i + 1 :]] for i in range(len(parts))] if len(parts) > 1 else []
     return [reduce(kind.merge, some) for some in (parts, *without)]
+
+
+def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
+    """The warning about layers whose rotation is not known, and its consequence; None if there are none."""
+    reasons = {layer: why for unit in units for layer, why in unit.unknown_rotations.items()}
+    if not reasons:
+        return None
+    return (
+        f"the rotation of layers {', '.join(map(str, sorted(reasons)))} is unknown "
+        f"({'; '.join(sorted(set(reasons.values())))}): how their mean vector changes with position is "
+        "estimated from position bins of the rotated vectors, which misses rotations faster than one bin"
+    )
