@@ -503,7 +503,7 @@ def test_weights_that_came_for_a_run_go_when_they_are_done_with(
 ):
     results = SimpleNamespace(provenance={}, heads=None)
     monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda *arguments: results)
-    monkeypatch.setattr("qkscope.run.pipeline.unmeasured_warnings", lambda heads, non_finite: {})
+    monkeypatch.setattr("qkscope.run.pipeline.unmeasured_warnings", lambda heads: {})
     monkeypatch.setattr("qkscope.run.pipeline._problem", lambda plan, loaded: "")
     load_model(Source(REPO, REVISIONS[1]))
     run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out")

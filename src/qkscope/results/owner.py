@@ -273,12 +273,12 @@ def writing(folder: Path, holds: Holding, numbers: pd.DataFrame, replace: bool) 
 
 
 @contextmanager
-def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
-    """Yield an empty folder to draw `part` of `DRAWN` in; put it in place and record it if the block succeeds."""
+def redrawing(folder: Path, made_from: str | None, parts: Collection[str]) -> Iterator[Path]:
+    """Yield an empty folder to draw `parts` of `DRAWN` in; put them in place and record them if the block succeeds."""
     with (
         store.clear_errors(folder),
         claimed(folder, folder.name) as claim,
-        manifest.replacing_drawn(folder, made_from, [part], claim.require) as staged,
+        manifest.replacing_drawn(folder, made_from, parts, claim.require) as staged,
     ):
         yield staged
 

@@ -6,6 +6,7 @@ for any reason, continues when it is started again; only whole and current unit 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -16,10 +17,12 @@ from qkscope import store
 from qkscope.errors import EngineError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, quiet, say
-from qkscope.results import examples, manifest, owner
+from qkscope.results import Results, examples, load_results, manifest, owner
+from qkscope.results.aggregate import scalars
+from qkscope.results.dataset import NAME, read_dataset
 from qkscope.results.lock import Claim, claimed
-from qkscope.results.tables import ABLATION
-from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
+from qkscope.results.tables import ABLATION, select, write_tables
+from qkscope.results.taxonomy import Thresholds, non_finite_heads, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import (
     AssembledCells,
     assemble,
@@ -43,12 +46,12 @@ from qkscope.run.plan import (
 )
 from qkscope.run.status import Shard, Status, parse_shard, shard_plans, split, status, write_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
+from qkscope.stats.alarms import alarms
+from qkscope.stats.attribution import causes
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.results import Results
 
 # Tokenised texts, kept because the next run needs them too.
 TOKENS = "tokens"
@@ -143,8 +146,7 @@ def run_claimed(
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
     loaded = _put_together(plan, measured, results, claim, replace, figures)
-    non_finite = loaded.provenance.get("unmeasured") or {}
-    for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
+    for name, warning in unmeasured_warnings(loaded.heads).items():
         say(f"warning: {name}: {warning}")
     return loaded, _problem(plan, loaded)
 
@@ -196,8 +198,7 @@ def _problem(plan: Plan, results: Results) -> str:
     """Why a finished run did not succeed; empty if it did."""
     if plan.missing:
         return _what_is_missing(plan.missing, results.folder)
-    non_finite = results.provenance.get("unmeasured") or {}
-    problem = too_few_measured(results.heads, non_finite, "dtype: float32 in the study")
+    problem = too_few_measured(results.heads, "dtype: float32 in the study")
     return f"{results.folder}: {problem}" if problem else ""
 
 
@@ -256,8 +257,6 @@ def _put_together(
     finished: bool = True,
 ) -> Results:
     """Write dataset, tables, figures and report, unless they are there and nothing has changed since."""
-    from qkscope.results import load_results
-
     computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]
     notes = [plan.warnings, plan.findings, plan.missing, versions(), computed]
     digest = made_from(plan.study, measured, results, notes if figures else [*notes, "without figures"])
@@ -291,12 +290,6 @@ def _write(
     plan: Plan, measured: Sequence[PlannedCheckpoint], assembled: AssembledCells, results: Path, folder: Path
 ) -> None:
     """The dataset and the tables made from it, into an empty folder."""
-    from qkscope.results.aggregate import scalars
-    from qkscope.results.dataset import NAME, read_dataset
-    from qkscope.results.tables import select, write_tables
-    from qkscope.stats.alarms import alarms
-    from qkscope.stats.attribution import causes
-
     study = plan.study
     order = [each.checkpoint.name for each in without_counterfactual(measured)]
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
@@ -310,11 +303,8 @@ def _write(
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, assembled.same_axis))
     write_axes(assembled, folder / "axes.safetensors")
     write_excerpts(study, measured, data, results, folder / examples.NAME)
-    bad = heads["bad_q"] + heads["bad_k"] > 0
-    lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
-    warnings = unmeasured_warnings(heads, lost)
-    plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
-    record = provenance(plan, measured, lost, [*plan.findings, *new])
+    plan.warnings += [f"{name}: {why}" for name, why in unmeasured_warnings(heads).items()]
+    record = provenance(plan, measured, non_finite_heads(heads), [*plan.findings, *new])
     if study.alarms is not None:
         found = alarms(study.alarms, order, scalars(select(data, "own").sel(checkpoint=order)))
         record["alarms"] = [str(alarm) for alarm in found]
@@ -324,15 +314,8 @@ def _write(
 
 def redraw(results: Results, ablation: pd.DataFrame) -> None:
     """Put a table of ablations into a results folder, and draw summary, figures and report anew with it."""
-    from dataclasses import replace
-
-    folder, parts = results.folder, owner.DRAWN
-    with (
-        store.clear_errors(folder),
-        claimed(folder, folder.name) as claim,
-        manifest.replacing_drawn(folder, results.made_from, parts, claim.require) as staged,
-    ):
-        _summarize_and_draw(replace(results, ablation=ablation), staged, figures=True)
+    with owner.redrawing(results.folder, results.made_from, owner.DRAWN) as staged:
+        _summarize_and_draw(dataclasses.replace(results, ablation=ablation), staged, figures=True)
 
 
 def _summarize_and_draw(results: Results, folder: Path, figures: bool) -> None:

@@ -338,8 +338,7 @@ def _result(
     cell = measured_cell(subject.name, units, window, layers, measures, components, texts)
     results = results_in_memory([cell], subject.name)
     heads = results.heads
-    non_finite = {subject.name: int((heads["bad_q"] + heads["bad_k"] > 0).sum())}
-    for warning in unmeasured_warnings(heads, non_finite).values():
+    for warning in unmeasured_warnings(heads).values():
         warn(setup.warnings, warning)
     return ScanResult(
         results,
@@ -355,5 +354,5 @@ def _result(
         available=setup.available,
         origin=subject.origin,
         corpus=texts,
-        problem=too_few_measured(heads, non_finite, "--dtype float32"),
+        problem=too_few_measured(heads, "--dtype float32"),
     )
