@@ -346,7 +346,7 @@ def test_the_client_is_left_as_it_was():
 
 
 def texts(source, **settings):
-    corpus = load_corpus(CorpusSpec(source=f"hub:{source}", **settings), tiny.tiny_tokenizer(), 100)
+    corpus = load_corpus(CorpusSpec(source=[f"hub:{source}"], **settings), tiny.tiny_tokenizer(), 100)
     return [(d.name, len(d.tokens)) for d in corpus.documents], corpus.origin
 
 

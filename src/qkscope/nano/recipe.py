@@ -207,7 +207,7 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     """
     record = _record(out)
     recorded: dict[str, str] = dict(record.get("corpus") or {})
-    wanted = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    wanted = {name: bytes_digest(data) for name, data in corpus_files(text).items()}
     texts, folders = _visible(out / "corpus"), _visible(out / "checkpoints")
     keys = {_mark(path) for path in folders} | {record.get("key"), _state_key(out / STATE)}
     if not replace and keys - {None, key}:
@@ -220,8 +220,7 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     foreign = [
         path
         for path in texts
-        if path.is_dir()
-        or file_digest(path.read_bytes()) not in (wanted.get(path.name), recorded.get(path.name))
+        if path.is_dir() or store.file_digest(path) not in (wanted.get(path.name), recorded.get(path.name))
     ]
     foreign += [each for path in others for each in (foreign_in(path) if _mark(path) else [path])]
     if (out / RECORD).exists() and not record:
@@ -265,7 +264,7 @@ def write_corpus(folder: Path, text: Text) -> None:
             store.write_bytes(path, data)
 
 
-def file_digest(data: bytes) -> str:
+def bytes_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
@@ -329,7 +328,7 @@ def is_whole(folder: Path, key: str) -> bool:
 
 
 def weights_digest(folder: Path) -> str:
-    return file_digest((folder / "model.safetensors").read_bytes())
+    return store.file_digest(folder / "model.safetensors")
 
 
 def read_log(out: Path, key: str) -> list[dict[str, Any]] | None:

@@ -37,9 +37,9 @@ from qkscope.nano.recipe import (
     Recipe,
     State,
     Text,
+    bytes_digest,
     claim_folder,
     corpus_files,
-    file_digest,
     foreign_in,
     is_whole,
     read_log,
@@ -142,7 +142,7 @@ def train(
     recipe, out = recipe or Recipe(), Path(out)
     text = read_text(recipe, seed)
     # Changes with all that decides the weights.
-    key = file_digest(json.dumps([asdict(recipe), seed, text.digest], sort_keys=True).encode())
+    key = bytes_digest(json.dumps([asdict(recipe), seed, text.digest], sort_keys=True).encode())
     with store.clear_errors(out):
         claim_folder(out, text, key, [piece.name for piece in recipe.pieces], replace)
         write_corpus(out / "corpus", text)
@@ -191,7 +191,7 @@ def _train(
             _save(out, recipe, piece, state, key)
             bar.done(f"trained {piece.name}: {loss:.3f} bits per byte on held-out files")
     log = {"key": key, "seed": seed, "recipe": asdict(recipe), "checkpoints": state.log, "curve": state.curve}
-    log["corpus"] = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    log["corpus"] = {name: bytes_digest(data) for name, data in corpus_files(text).items()}
     store.write_json(out / RECORD, log)
     return state.log
 

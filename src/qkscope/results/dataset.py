@@ -96,8 +96,7 @@ class CellData:
 
     @classmethod
     def of(cls, info: CellInfo, numbers: CellNumbers) -> CellData:
-        heads = zip(numbers.heads.layer.tolist(), numbers.heads.head.tolist(), strict=True)
-        return cls(info, list(heads), numbers.arrays)
+        return cls(info, numbers.heads.pairs, numbers.arrays)
 
 
 class Labels(BaseModel):

@@ -201,10 +201,9 @@ def _measure(task: Task) -> str | None:
         sampled = not task.checkpoint.counterfactual and window in (own, task.study.matched_window)
         cell = Cell.of(units, window, task.study.components, task.num_layers)
         found = measure_cell(cell, groups if sampled else without_keys)
-        heads = list(zip(found.heads.layer.tolist(), found.heads.head.tolist(), strict=True))
         arrays = {**found.arrays, "v": found.v, "loo_v": found.loo_v}
         shapes = {name: array.shape for name, array in arrays.items()}
-        about = {"key": key, "heads": heads, "groups": found.groups, "shapes": shapes}
+        about = {"key": key, "heads": found.heads.pairs, "groups": found.groups, "shapes": shapes}
         store.write_tensors(task.cell_path(window), arrays, about)
         if window == own:
             tensors, entries = dump_axes({task.checkpoint.name: CheckpointAxes.of(units, window, found.v)})
@@ -277,8 +276,8 @@ def write_excerpts(
         names = (FactSum.name, ExampleSum.name)
         units = [read_unit(job.path(results), {name: job.keys[name] for name in names}) for job in jobs]
         if units:
-            rows = shown_heads(len(each.heads))
-            heads = list(zip(each.heads.layer[rows].tolist(), each.heads.head[rows].tolist(), strict=True))
+            pairs = each.heads.pairs
+            heads = [pairs[row] for row in shown_heads(len(pairs))]
             found.append((each, reduce(ExampleSum.merge, [unit.get(ExampleSum) for unit in units]), heads))
     if not found:
         return

@@ -30,8 +30,8 @@ from qkscope.run.units import (
     Job,
     SumFiles,
     UnitMeasurer,
+    error_line,
     import_libraries,
-    in_words,
     mark_failed,
     mark_running,
     unmark,
@@ -92,7 +92,7 @@ class Worker:
         except StoreError as raised:
             error, disk = f"{socket.gethostname()}: {raised}", True
         except Exception as raised:
-            error = in_words(raised)
+            error = error_line(raised)
         return UnitOutcome(time.monotonic() - started, error, disk, data)
 
 
@@ -305,7 +305,7 @@ def _connect(ray: Any) -> bool:
             ray.init(address="local", include_dashboard=False, **options)
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         at = f"no Ray cluster responds at RAY_ADDRESS={address}"
-        what = f"{at if address else 'Ray cannot be started on this machine'}: {in_words(error)}"
+        what = f"{at if address else 'Ray cannot be started on this machine'}: {error_line(error)}"
         raise EngineError(f"{what}; start one with `ray start --head`, or unset RAY_ADDRESS") from error
     return True
 

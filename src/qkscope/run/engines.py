@@ -23,8 +23,8 @@ from qkscope.run.units import (
     SumFiles,
     Tick,
     UnitMeasurer,
+    error_line,
     import_libraries,
-    in_words,
     mark_failed,
     mark_running,
     smaller,
@@ -114,7 +114,7 @@ def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> SumFiles:
     try:
         return _measurer().unit_bytes(*unit, report)
     except Exception as error:
-        raise EngineError(in_words(error)) from error
+        raise EngineError(error_line(error)) from error
 
 
 class Tally:
@@ -196,8 +196,8 @@ class LocalEngine:
                     except StoreError:
                         raise  # no other unit could be written either
                     except Exception as error:
-                        failures[job.name] = in_words(error)
-                        tally.failed(job, in_words(error))
+                        failures[job.name] = error_line(error)
+                        tally.failed(job, error_line(error))
                     else:
                         tally.finished(job, time.monotonic() - started)
                     prefetcher.fetch_after(source)
@@ -228,7 +228,7 @@ def do_unit(
         mark_running(path)
         write_sums(path, measurer.unit_bytes(job, documents, tick))
     except Exception as error:
-        mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
+        mark_failed(path, f"{error_line(error)}\n\n{traceback.format_exc()}")
         raise
     finally:
         unmark(path)

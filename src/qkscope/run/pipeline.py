@@ -45,7 +45,7 @@ from qkscope.run.plan import (
     without_counterfactual,
 )
 from qkscope.run.status import Shard, Status, parse_shard, shard_plans, split, status, write_plan
-from qkscope.run.units import UNITS, Job, clear_marks, in_words
+from qkscope.run.units import UNITS, Job, clear_marks, error_line
 from qkscope.stats.alarms import alarms
 from qkscope.stats.attribution import causes
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
@@ -180,7 +180,7 @@ def _partial_reports(
             with quiet():
                 _put_together(part, ready, results, claim, replace, figures=False, finished=False)
         except QkscopeError as error:  # such as finished numbers that are being measured again
-            say(f"no partial report: {in_words(error)}")
+            say(f"no partial report: {error_line(error)}")
         written = time.monotonic()
 
     return on_checkpoint
@@ -279,7 +279,7 @@ def _put_together(
     except Exception as error:
         with suppress(StoreError):
             if claim.holds():
-                manifest.note_failed(results, f"figures and report were not drawn: {in_words(error)}")
+                manifest.note_failed(results, f"figures and report were not drawn: {error_line(error)}")
         raise
     if finished:
         manifest.note_finished(results, _problem(plan, loaded), claim.require)

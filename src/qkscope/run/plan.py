@@ -33,10 +33,10 @@ from qkscope.run.units import (
     CAPTURE_VERSION,
     Job,
     documents_digest,
-    in_words,
-    in_words_missing,
+    error_line,
     missing_sums,
     sum_settings,
+    why_measured_again,
 )
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
@@ -117,7 +117,7 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
         except (CorpusError, StoreError):
             raise  # every checkpoint reads the same texts and writes to the same disk
         except QkscopeError as error:
-            plan.missing[checkpoint.name] = in_words(error)
+            plan.missing[checkpoint.name] = error_line(error)
             continue
         plan.planned.append(planned)
     if not plan.planned and plan.missing:
@@ -143,7 +143,7 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job]) -> list[Job]:
         if not missing:
             continue
         todo.append(replace(job, sums={name: job.sums[name] for name in job.sums if name in missing}))
-        if why := in_words_missing(missing, job.sums):
+        if why := why_measured_again(missing, job.sums):
             again.setdefault((job.name, why), []).append(job.group)
     for (name, why), groups in again.items():
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
@@ -160,7 +160,7 @@ def holding(study: Study, planned: Iterable[PlannedCheckpoint]) -> Holding:
             tokens=each.corpus.digest,
             dtype=each.checkpoint.source.dtype,
             window=each.checkpoint.window,
-            heads=head_mask(zip(each.heads.layer.tolist(), each.heads.head.tolist(), strict=True)),
+            heads=head_mask(each.heads.pairs),
         )
         for each in planned
         if not each.checkpoint.counterfactual

@@ -49,7 +49,7 @@ UNITS = "units"
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
 
-_PARTS_IN_WORDS = {
+_WHY_PART_CHANGED = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
@@ -128,7 +128,7 @@ def why_stale(found: SumKey, wanted: SumKey) -> str | None:
         plain = f"{part} was {found.get(part)}, is now {wanted[part]}"
         if part in ("version", "parameters"):
             plain = f"{part} of {wanted['sum']}: {plain}"
-        reasons.append(_PARTS_IN_WORDS.get(part, plain))
+        reasons.append(_WHY_PART_CHANGED.get(part, plain))
     return "; ".join(reasons) or None
 
 
@@ -156,7 +156,7 @@ def missing_sums(unit: Path, keys: Mapping[str, SumKey], verify: bool = True) ->
     return found
 
 
-def in_words_missing(missing: Mapping[str, str], wanted: Collection[str]) -> str:
+def why_measured_again(missing: Mapping[str, str], wanted: Collection[str]) -> str:
     """Why a unit is measured again; empty if none of its sums was measured before."""
     absent = sorted(name for name, why in missing.items() if not why)
     reasons = list(dict.fromkeys(why for why in missing.values() if why))
@@ -363,7 +363,7 @@ def mark_failed(path: Path, text: str) -> None:
         store.write_text(path.with_suffix(".failed"), text)
 
 
-def in_words(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error as one line, with its type unless it is one of ours."""
     text = " ".join(str(error).split())
     if isinstance(error, QkscopeError) and text:

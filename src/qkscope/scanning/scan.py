@@ -23,7 +23,7 @@ from qkscope.errors import CaptureError, StoreError
 from qkscope.measures.registry import chosen, sums_for, unknown_measures
 from qkscope.progress import progress
 from qkscope.results.owner import Holding, held, refuse_other
-from qkscope.results.roles import ROLES
+from qkscope.results.roles import ROLES, with_role
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, too_few_measured, unmeasured_warnings
 from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_memory
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
@@ -120,8 +120,9 @@ class ScanResult(MeasuredHeads):
 
         rows = []
         for role in ROLES if "roles" in self.heads else ():
-            has_role = self.heads["roles"].str.split("; ").map(lambda names, role=role: role.name in names)
-            own = self.heads[has_role].sort_values(role.variable, ascending=False, kind="stable")
+            own = self.heads[with_role(self.heads, role.name)].sort_values(
+                role.variable, ascending=False, kind="stable"
+            )
             best = [f"L{r.layer}H{r.head} {getattr(r, role.variable):.2f}" for r in own.head(3).itertuples()]
             if len(own):
                 rows.append({"role": role.name, "heads": len(own), "strongest": ", ".join(best)})

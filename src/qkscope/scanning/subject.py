@@ -112,8 +112,8 @@ class Setup:
 
     def part(self) -> Part:
         """Digests of weights and texts, and the heads, for the record of a results folder."""
-        mask = head_mask(zip(self.heads.layer.tolist(), self.heads.head.tolist(), strict=True))
-        return Part(weights=self.subject.identity(), texts=digest(self.documents), heads=mask)
+        weights, texts = self.subject.identity(), digest(self.documents)
+        return Part(weights=weights, texts=texts, heads=head_mask(self.heads.pairs))
 
     def check_memory(self) -> None:
         """Before the weights are loaded: is there memory for them and for the moments of every group?"""
