@@ -28,10 +28,10 @@ from qkscope.checkpoints import (
     load_tokenizer,
     resolve,
 )
-from qkscope.checkpoints.loading import WeightPrefetcher
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError, StoreError
 from qkscope.run import run
+from qkscope.run.engines import WeightPrefetcher
 from qkscope.run.units import UnitMeasurer, key_of
 from qkscope.study import CorpusSpec
 
