@@ -66,7 +66,7 @@ def scanned(
 
     with pytest.MonkeyPatch.context() as patch:
         read = checkpoints.load_model
-        patch.setattr(checkpoints, "load_model", load)
+        patch.setattr("qkscope.scanning.subject.load_model", load)
         options = {"max_length": WINDOW, "groups": GROUPS, "dtype": "float32", "device": "cpu", "out": out}
         result = scan(gguf, text_paths=[texts], **options)
     passes.end()

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from qkscope import store
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.memory import available_bytes
+from qkscope.checkpoints import load_tokenizer
 from qkscope.checkpoints.doctor import Finding
+from qkscope.corpus import token_file
 from qkscope.errors import StoreError
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.continuity import continuity, overlaps, same_axis
@@ -43,8 +45,6 @@ from qkscope.workers import in_processes, worth
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
-
 # Bytes in memory for one of a unit's file (with the blocks of heads at work), and of a process beside its units.
 UNPACKED, BESIDE = 2, 400_000_000
 # Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
@@ -57,8 +57,9 @@ MEASURING = ("measures", "sums")
 class AssembledCells:
     """The measured cells of a study, in its order, with numbers that are read from their files when used.
 
-    warnings    notes on some checkpoints, as `a, b: ...`
+    files       the file of each cell, by checkpoint and window
     drawn       files with the axes, means and paths of the checkpoints of the training run
+    warnings    notes on some checkpoints, as `a, b: ...`
     """
 
     cells: tuple[CellData, ...]
@@ -248,8 +249,12 @@ def _cell(study: Study, each: PlannedCheckpoint, path: Path, window: int, before
     return CellData(info, heads, ChainMap(extra, _Scattered({name: (path, name) for name in shapes})), shapes)
 
 
-def _read(path: Path, name: str) -> Array:
-    return np.asarray(_Scattered({name: (path, name)})[name], dtype=np.float64)
+def _read(path: Path, name: str) -> NDArray[Any]:
+    """One array of a file."""
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return np.asarray(file.get_tensor(name))
 
 
 def write_axes(assembled: AssembledCells, path: Path) -> None:
@@ -267,9 +272,6 @@ def write_excerpts(
     study: Study, measured: Sequence[PlannedCheckpoint], data: xr.Dataset, results: Path, path: Path
 ) -> None:
     """Attention on the study's excerpts, of the heads that the report shows; no file where there are no excerpts."""
-    from qkscope.checkpoints import load_tokenizer
-    from qkscope.corpus import token_file
-
     found: list[tuple[PlannedCheckpoint, ExampleSum, list[tuple[int, int]]]] = []
     for each in measured:
         jobs = [job for job in each.jobs if ExampleSum.name in job.sums]
@@ -302,11 +304,7 @@ class _Scattered(dict[str, Any]):
     """Arrays of several files by a name of their own, each read on first use."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        from safetensors import safe_open
-
-        path, inner = super().__getitem__(name)
-        with safe_open(path, "np") as file:
-            return np.asarray(file.get_tensor(inner))
+        return _read(*super().__getitem__(name))
 
 
 @cache

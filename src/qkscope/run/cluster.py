@@ -17,10 +17,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from qkscope import store
+from qkscope.corpus import Document
 from qkscope.errors import EngineError, StoreError
 from qkscope.run.assemble import versions
 from qkscope.run.engines import DocumentsOf, Tally, UnitQueue, do_unit, too_long
@@ -38,9 +39,6 @@ from qkscope.run.units import (
     write_sums,
 )
 from qkscope.study import Study
-
-if TYPE_CHECKING:
-    from qkscope.corpus import Document
 
 # A cluster that has room starts a worker in seconds; importing torch on a cold network disk takes longest.
 PLACEMENT_SECONDS = 120.0

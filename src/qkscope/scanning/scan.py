@@ -29,12 +29,11 @@ from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_m
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
 from qkscope.store import write_json
 from qkscope.sums import KeySum
+from qkscope.sums.unit import Unit
 from qkscope.words import bare, percent, tokens
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.sums.unit import Unit
 
 # A measure that `decides` averages -> its column.
 _PARTS = {
