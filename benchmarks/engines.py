@@ -66,7 +66,7 @@ def _timed(study_path: Path, out: Path, engine_name: str) -> dict[str, float]:
     engine = open_engine(engine_name, study)
     times, busy = [time.monotonic()], [0.0]
     try:
-        engine.run(plan.jobs, plan.documents, out, Tally(plan.jobs, Clock("", None, "tokens")))
+        engine.run(plan.jobs, plan.documents, out, Tally(plan.jobs, Clock("tokens")))
     finally:
         engine.close()
     return {

@@ -14,7 +14,7 @@ from test_lock import lost_node
 
 from qkscope.errors import EngineError
 from qkscope.results import lock
-from qkscope.results.lock import claimed
+from qkscope.results.lock import locked
 from qkscope.run import run, status
 from qkscope.run.units import mark_running
 
@@ -36,12 +36,12 @@ def clock(monkeypatch):
 
 @JUMPS
 def test_a_claim_of_this_machine_is_kept_whatever_the_clock_says(tmp_path, clock, jump):
-    with claimed(tmp_path, "first") as claim:
+    with locked(tmp_path, "first") as claim:
         clock(jump)
         os.utime(tmp_path / ".run.lock", (time.time(), time.time()))
         with (
             pytest.raises(EngineError, match="the study 'first' "),
-            claimed(tmp_path, "second"),
+            locked(tmp_path, "second"),
         ):
             pass
         claim.require()
@@ -57,7 +57,7 @@ def test_a_node_whose_clock_jumps_keeps_its_claim(tmp_path, monkeypatch, jump, p
     there = time.time() + jump
     beat = threading.Timer(0.3, lambda: os.utime(path, (there, there)))
     beat.start()
-    with pytest.raises(EngineError, match="process 4242 on node7"), claimed(tmp_path, "second"):
+    with pytest.raises(EngineError, match="process 4242 on node7"), locked(tmp_path, "second"):
         pass
     beat.join()
 
@@ -70,7 +70,7 @@ def test_a_lost_node_is_waited_for_as_long_as_ever(tmp_path, monkeypatch, clock,
     lost_node(path)
     clock(jump)
     started = time.monotonic()
-    with claimed(tmp_path, "second"):
+    with locked(tmp_path, "second"):
         assert time.monotonic() - started >= 1.0
 
 

@@ -18,7 +18,8 @@ from qkscope.study import CorpusSpec
 
 
 def spec(source, **changes):
-    return CorpusSpec(source=source, **({"chunk": False, "start": "beginning"} | changes))
+    sources = [source] if isinstance(source, str) else source
+    return CorpusSpec(source=sources, **({"chunk": False, "start": "beginning"} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +381,7 @@ def test_the_study_files_own_specification_serves(tmp_path, tokenizer):
     from qkscope.study import CorpusSpec
 
     (tmp_path / "a.txt").write_text("the cat")
-    corpus = load_corpus(CorpusSpec(source=str(tmp_path / "a.txt")), tokenizer, 10)
+    corpus = load_corpus(CorpusSpec(source=[str(tmp_path / "a.txt")]), tokenizer, 10)
     assert [d.tokens.tolist() for d in corpus.documents] == [[1, 3, 7]]
 
 

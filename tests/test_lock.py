@@ -15,13 +15,13 @@ from small_study import make_study
 
 from qkscope.errors import EngineError, StoreError
 from qkscope.results import lock
-from qkscope.results.lock import claimed
+from qkscope.results.lock import locked
 from qkscope.run import run
 from qkscope.run.engines import LocalEngine
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from qkscope.results.lock import claimed\n"
-    "with claimed(Path(sys.argv[1]), 'first', sys.argv[2] or None):\n"
+    "import sys, time; from pathlib import Path; from qkscope.results.lock import locked\n"
+    "with locked(Path(sys.argv[1]), 'first', sys.argv[2] or None):\n"
     "    print('go', flush=True); time.sleep(60)"
 )
 
@@ -52,7 +52,7 @@ def lost_node(path) -> None:
 
 def test_a_second_run_is_told_who_holds_the_folder_and_how_to_go_on(tmp_path, holder):
     child = holder(tmp_path)
-    with pytest.raises(EngineError) as raised, claimed(tmp_path, "second"):
+    with pytest.raises(EngineError) as raised, locked(tmp_path, "second"):
         pass
     said = str(raised.value)
     assert f"process {child.pid} on" in said
@@ -68,7 +68,7 @@ def test_a_killed_run_frees_its_folder_at_once(tmp_path, holder):
     child.send_signal(signal.SIGKILL)
     child.wait()
     started = time.monotonic()
-    with claimed(tmp_path, "second"):
+    with locked(tmp_path, "second"):
         pass
     assert time.monotonic() - started < 5
     assert list(tmp_path.iterdir()) == []
@@ -76,20 +76,20 @@ def test_a_killed_run_frees_its_folder_at_once(tmp_path, holder):
 
 def test_shards_of_one_study_work_side_by_side_and_exclude_a_whole_run(tmp_path, holder):
     holder(tmp_path, "1/3")
-    with claimed(tmp_path, "first", "2/3"):
+    with locked(tmp_path, "first", "2/3"):
         pass
     with (
         pytest.raises(EngineError, match=r"shard 1/3 of the study 'first'"),
-        claimed(tmp_path, "first", "1/3"),
+        locked(tmp_path, "first", "1/3"),
     ):
         pass
-    with pytest.raises(EngineError, match=r"shard 1/3 of the study 'first'"), claimed(tmp_path, "first"):
+    with pytest.raises(EngineError, match=r"shard 1/3 of the study 'first'"), locked(tmp_path, "first"):
         pass
 
 
 def test_a_whole_run_excludes_shards(tmp_path, holder):
     holder(tmp_path)
-    with pytest.raises(EngineError, match="the study 'first' "), claimed(tmp_path, "first", "1/3"):
+    with pytest.raises(EngineError, match="the study 'first' "), locked(tmp_path, "first", "1/3"):
         pass
 
 
@@ -98,7 +98,7 @@ def test_a_lost_node_is_watched_and_then_replaced(tmp_path, monkeypatch):
     lost_node(tmp_path / ".run.lock")
     lost_node(tmp_path / "shards" / ".1-of-2.lock")
     started = time.monotonic()
-    with claimed(tmp_path, "second"):
+    with locked(tmp_path, "second"):
         assert time.monotonic() - started > 2.5
 
 
@@ -109,14 +109,14 @@ def test_a_node_that_shows_life_keeps_its_claim(tmp_path, monkeypatch, place):
     lost_node(path)
     beat = threading.Timer(0.5, lambda: os.utime(path))
     beat.start()
-    with pytest.raises(EngineError, match="process 4242 on node7"), claimed(tmp_path, "second"):
+    with pytest.raises(EngineError, match="process 4242 on node7"), locked(tmp_path, "second"):
         pass
     beat.join()
 
 
 def test_a_claim_that_was_lost_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "LEASE_SECONDS", 0.3)
-    with claimed(tmp_path, "first") as claim:
+    with locked(tmp_path, "first") as claim:
         claim.require()
         (tmp_path / ".run.lock").unlink()
         time.sleep(0.8)

@@ -425,7 +425,7 @@ def test_figures_are_not_put_into_a_folder_where_a_run_is_at_work(out, monkeypat
     from qkscope.errors import EngineError
 
     before = contents(out)
-    with lock.claimed(out, "small"):
+    with lock.locked(out, "small"):
         for draw in (draw_all, write_report):
             with pytest.raises(EngineError, match="is running"):
                 draw(out)

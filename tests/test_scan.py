@@ -329,6 +329,6 @@ def test_too_little_memory_is_said_before_the_weights_are_loaded(
     checkpoint: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkscope.scanning.subject.available_bytes", lambda: 1000)
-    monkeypatch.setattr("qkscope.checkpoints.load_model", lambda source: pytest.fail("loaded"))
+    monkeypatch.setattr("qkscope.scanning.subject.load_model", lambda source: pytest.fail("loaded"))
     with pytest.raises(CaptureError, match=r"loading tiny-llama and measuring 8 heads .* needs about"):
         scan(checkpoint, text_paths=[texts], max_length=16, device="cpu")

@@ -18,7 +18,7 @@ from qkscope import load_results
 from qkscope.cli import ALARMED, main
 from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.results import manifest
-from qkscope.results.lock import claimed
+from qkscope.results.lock import locked
 from qkscope.run import pipeline, run
 from qkscope.run.watch import watch
 
@@ -77,7 +77,7 @@ def test_a_watch_goes_on_where_it_was_and_is_one_of_its_kind(study, no_drawing, 
     save_checkpoint(folder / "checkpoint-2", seed=2)
     watch(study, out, until=2, poll=0.05)
     assert {path: path.stat().st_mtime_ns for path in units} == units
-    with claimed(out, "another"), pytest.raises(EngineError, match="another"):
+    with locked(out, "another"), pytest.raises(EngineError, match="another"):
         watch(study, out, until=2, poll=0.05)
 
 

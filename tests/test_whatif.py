@@ -19,7 +19,7 @@ from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidat
 from qkscope.cli import main
 from qkscope.errors import EngineError, QkscopeError, StoreError
 from qkscope.results import manifest
-from qkscope.results.lock import claimed
+from qkscope.results.lock import locked
 from qkscope.scanning.whatif import _pair_curve, _third_octaves
 from qkscope.sums.path import Path
 from qkscope.sums.rotation import Rotation
@@ -268,5 +268,5 @@ def test_a_folder_keeps_its_results_until_they_are_replaced(found, folder, texts
     (out / manifest.NAME).unlink()
     with pytest.raises(StoreError, match=r"whatif\.csv"):
         attempt("linear:factor=2")
-    with claimed(tmp_path / "busy", "another"), pytest.raises(EngineError, match="another"):
+    with locked(tmp_path / "busy", "another"), pytest.raises(EngineError, match="another"):
         found.save(tmp_path / "busy")

@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = (
 
 
 def printable(text: str) -> str:
-    """Text that is safe to print: control, direction and half characters as escapes, lines and tabs as they are."""
+    """Text that is safe to print: control characters, direction marks and lone surrogates become escapes."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

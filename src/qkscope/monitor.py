@@ -44,6 +44,7 @@ from qkscope.capture.live import (
     weights_digest,
 )
 from qkscope.capture.probe import Probing
+from qkscope.checkpoints import Resolved
 from qkscope.checkpoints.files import LIVE, digest
 from qkscope.corpus.documents import Document, documents_from, write_tokens
 from qkscope.corpus.documents import digest as tokens_digest
@@ -51,17 +52,16 @@ from qkscope.errors import CorpusError, EngineError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
 from qkscope.progress import quiet
 from qkscope.results.aggregate import scalars, values
+from qkscope.results.dataset import dataset
+from qkscope.results.tables import select
 from qkscope.run.assemble import assemble
 from qkscope.run.plan import needed, plan_study
 from qkscope.run.units import Job, UnitMeasurer, write_sums
 from qkscope.stats.alarms import Alarm, alarms
-from qkscope.study import load_study, sources
+from qkscope.study import Study, load_study, sources
 
 if TYPE_CHECKING:
     from filelock import FileLock
-
-    from qkscope.checkpoints import Resolved
-    from qkscope.study import Study
 
 STUDY, TOKENS, NUMBERS = "live.yaml", "held_out.tokens.safetensors", "numbers.json"
 # The study with the step in it that is being measured, for `plan_study`.
@@ -270,9 +270,6 @@ class Monitor:
 
     def _finish(self, step: int) -> dict[str, float]:
         """The numbers of a step, and the study with this step in it."""
-        from qkscope.results.dataset import dataset
-        from qkscope.results.tables import select
-
         own = select(dataset(assemble(self._study, [self._planned], self.out).cells), "own")
         found = {name: each[0] for name, each in scalars(own).items()}
         record = {

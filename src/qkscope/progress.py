@@ -18,7 +18,7 @@ class _Reports:
     quiet = False
 
 
-def quieten(quiet: bool = True) -> None:
+def quieten(quiet: bool) -> None:
     """Leave bars and reports of finished work out, for the rest of the process."""
     _Reports.quiet = quiet
 
@@ -40,14 +40,12 @@ def say(line: str) -> None:
 
 
 class Bar:
-    """Counts `total` things of one unit. `done` prints a line about a finished piece of work."""
+    """Counts things of one unit. `done` prints a line about a finished piece of work."""
 
-    def __init__(self, description: str, total: int | None, unit: str) -> None:
-        self.total = total
+    def __init__(self, unit: str) -> None:
         self.unit = unit
         self.count = 0
         self._started = time.monotonic()
-        self._description = description
         self._rich: tuple[Progress, TaskID] | None = None
 
     def advance(self, amount: int = 1) -> None:
@@ -76,7 +74,7 @@ class Bar:
 @contextmanager
 def progress(description: str, total: int | None, unit: str = "tokens") -> Iterator[Bar]:
     """A bar on standard error while the block runs, if that is a terminal."""
-    bar = Bar(description, total, unit)
+    bar = Bar(unit)
     if _Reports.quiet or not sys.stderr.isatty():
         yield bar
         return

@@ -30,8 +30,8 @@ from qkscope.errors import StoreError
 if TYPE_CHECKING:
     import pandas as pd
 
-# ".<name>.<machine>-<pid>.<random>.tmp" lets `sweep` tell litter from a write that is under way, here or elsewhere.
-_LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
+# ".<name>.<machine>-<pid>.<random>.tmp" lets `sweep` tell leftovers from a write in progress, here or elsewhere.
+_LEFTOVER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 # Far beyond any plan, manifest or unit header that a study makes.
 JSON_BYTES = 256_000_000
 # Far beyond any CSV table: the qk.csv of 1,000 checkpoints with 1,024 heads and 10 components has 2 GB.
@@ -231,7 +231,7 @@ def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes of this machine left half-written below `folder`."""
     removed = []
     for path in sorted(Path(folder).rglob(".*.tmp")):
-        match = _LITTER.match(path.name)
+        match = _LEFTOVER.match(path.name)
         if match and match[1] == _machine() and not alive(int(match[2])):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

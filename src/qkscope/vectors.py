@@ -259,7 +259,7 @@ def _batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
             seen += rows
 
 
-# l100h128q is head 128 of layer 100. More digits would be no head of any model, but hours of looking for ratios.
+# l100h128q is head 128 of layer 100. No model needs more digits, and the search for a ratio would take hours.
 _FOLDER = re.compile(r"l([0-9]{1,5})h([0-9]{1,5})([qk])")
 Head = tuple[int, int]
 
@@ -268,15 +268,10 @@ Head = tuple[int, int]
 class ModelFolder:
     """One model's vectors: the file of each query head and of each key head, by (layer, head)."""
 
+    name: str
     path: Path
     queries: dict[Head, Path]
     keys: dict[Head, Path]
-    model_name: str = ""
-    """If it is not the folder's."""
-
-    @property
-    def name(self) -> str:
-        return self.model_name or self.path.resolve().name
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
@@ -290,7 +285,7 @@ class ModelFolder:
                         f"{folder} and {heads[head].parent} are the same head; remove one of them"
                     )
                 heads[head] = folder / "data.parquet"
-        return cls(path, files["q"], files["k"])
+        return cls(path.resolve().name, path, files["q"], files["k"])
 
 
 def is_vectors(name: str) -> bool:
@@ -300,7 +295,7 @@ def is_vectors(name: str) -> bool:
 
 
 def find_models(root: Path, model_name: str = "") -> list[ModelFolder]:
-    """The models under `root`: its folders that hold heads, or `root` itself, named `model_name`."""
+    """The models under `root`: its folders that hold heads, or `root` itself, named `model_name` if that is given."""
     expected = f"expected {root}/<model>/l00h00q/data.parquet and so on"
     if not root.is_dir():
         raise VectorsError(f"{root}: no such folder; {expected}")
@@ -310,7 +305,7 @@ def find_models(root: Path, model_name: str = "") -> list[ModelFolder]:
         raise VectorsError(f"{root}: no vectors found; {expected}")
     if only_keys := [folder.path for folder in found if not folder.queries]:
         raise VectorsError(f"{only_keys[0]}: has key heads but no query heads (l<LL>h<HH>q); both are needed")
-    return [replace(found[0], model_name=model_name)] if found[0].path == root else found
+    return [replace(found[0], name=model_name or found[0].name)] if found[0].path == root else found
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -28,10 +28,10 @@ from qkscope.checkpoints import (
     load_tokenizer,
     resolve,
 )
-from qkscope.checkpoints.loading import WeightPrefetcher
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError, StoreError
 from qkscope.run import run
+from qkscope.run.engines import WeightPrefetcher
 from qkscope.run.units import UnitMeasurer, key_of
 from qkscope.study import CorpusSpec
 
@@ -346,7 +346,7 @@ def test_the_client_is_left_as_it_was():
 
 
 def texts(source, **settings):
-    corpus = load_corpus(CorpusSpec(source=f"hub:{source}", **settings), tiny.tiny_tokenizer(), 100)
+    corpus = load_corpus(CorpusSpec(source=[f"hub:{source}"], **settings), tiny.tiny_tokenizer(), 100)
     return [(d.name, len(d.tokens)) for d in corpus.documents], corpus.origin
 
 
@@ -503,7 +503,7 @@ def test_weights_that_came_for_a_run_go_when_they_are_done_with(
 ):
     results = SimpleNamespace(provenance={}, heads=None)
     monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda *arguments: results)
-    monkeypatch.setattr("qkscope.run.pipeline.unmeasured_warnings", lambda heads, non_finite: {})
+    monkeypatch.setattr("qkscope.run.pipeline.unmeasured_warnings", lambda heads: {})
     monkeypatch.setattr("qkscope.run.pipeline._problem", lambda plan, loaded: "")
     load_model(Source(REPO, REVISIONS[1]))
     run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out")

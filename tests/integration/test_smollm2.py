@@ -66,7 +66,7 @@ def scanned(
 
     with pytest.MonkeyPatch.context() as patch:
         read = checkpoints.load_model
-        patch.setattr(checkpoints, "load_model", load)
+        patch.setattr("qkscope.scanning.subject.load_model", load)
         options = {"max_length": WINDOW, "groups": GROUPS, "dtype": "float32", "device": "cpu", "out": out}
         result = scan(gguf, text_paths=[texts], **options)
     passes.end()
@@ -138,7 +138,7 @@ Vectors = dict[tuple[int, str], np.ndarray]
 def vectors(gguf: Path, texts: Path, scanned: Any) -> Vectors:
     """The vectors of all documents by (layer, kind): (heads, documents, tokens, dim)."""
     tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
-    documents = load_corpus(CorpusSpec(source=str(texts)), tokenizer, WINDOW).documents
+    documents = load_corpus(CorpusSpec(source=[str(texts)]), tokenizer, WINDOW).documents
     found = scanned[3].vectors(documents)
     return {key: x.reshape(len(x), DOCUMENTS, WINDOW, DIM) for key, x in found.items()}
 

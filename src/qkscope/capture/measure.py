@@ -253,7 +253,7 @@ def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding
             f"layers {outside} were requested, but the measurable layers of this {architecture.family} model are "
             f"{allowed}" + ("" if include_sliding else " (include_sliding adds sliding-window layers)")
         )
-    for layer, head in zip(heads.layer.tolist(), heads.head.tolist(), strict=True):
+    for layer, head in heads.pairs:
         if head >= architecture.q_heads[layer]:
             raise CaptureError(
                 f"head {head} was requested, but layer {layer} of this {architecture.family} model has query heads 0 "

@@ -103,7 +103,7 @@ def local_files(source: Source, part: Part) -> tuple[Path, str]:
 
 
 def _check_whole(folder: Path, names: Iterable[str]) -> None:
-    """Raise where a safetensors file among these was cut off, or is none; only headers are read."""
+    """Raise if a safetensors file among these is truncated or invalid; only headers are read."""
     from safetensors import SafetensorError, safe_open
 
     for path in (folder / name for name in names if name.endswith(".safetensors")):
@@ -175,7 +175,7 @@ def write_live(source: Source, folder: Path, commit: str, about: Mapping[str, An
 
 
 def require_files(source: Source, part: Part) -> None:
-    """Raise where a part is not there whole; on the hub only names are checked, not shards."""
+    """Raise if a part is incomplete; on the hub only names are checked, not shards."""
     if part == "model" and live_record(source):
         return  # only needed where a unit is missing
     if local_path(source):
@@ -431,7 +431,7 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
 
 
 def _named_by(index: Path) -> set[str]:
-    """The files of weights that an index names; one of the `_DAMAGED` errors if it is none."""
+    """The files of weights that an index names; one of the `_DAMAGED` errors if it is not an index."""
     return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
 
 

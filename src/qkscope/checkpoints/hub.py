@@ -362,7 +362,7 @@ def cached(repo: str, revision: str | None, kind: Kind = "model") -> Listing | N
 
 
 def _nearest(repo: str, revision: str | None, kind: Kind) -> str:
-    """`; did you mean ...` for a revision that is not there; nothing if the hub does not say what is."""
+    """`; did you mean ...` for a revision that does not exist; empty if the hub cannot list those that do."""
     try:
         names = list_refs(repo, kind)
     except HubError:

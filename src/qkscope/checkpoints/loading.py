@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import copy
 import difflib
-import json
 import logging
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
-    WEIGHTS,
     Dtype,
     FileMarks,
     Source,
@@ -41,8 +36,7 @@ from qkscope.checkpoints.files import (
 from qkscope.checkpoints.hub_errors import line
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
-from qkscope.errors import CheckpointError, QkscopeError, out_of_memory, printable
-from qkscope.progress import say
+from qkscope.errors import CheckpointError, out_of_memory
 from qkscope.words import some
 
 log = logging.getLogger(__name__)
@@ -352,70 +346,3 @@ def _explain(error: Exception, what: str, source: Source) -> str:
     elif isinstance(error, RecursionError):
         wrong = f"JSON {where} is nested too deeply"
     return f"the {what} cannot be read: {wrong}"
-
-
-class WeightPrefetcher:
-    """Downloads the weights of `sources` in the order in which they are measured, one ahead.
-
-    The download runs in a subprocess, so that it does not slow the passes down. Its errors are ignored: loading the
-    model meets them again and reports them. With `keep` false, weights that were not in the hub cache before are
-    deleted from it when their checkpoint is done.
-    """
-
-    def __init__(self, sources: Sequence[Source], keep: bool = True) -> None:
-        # By model and revision: counterfactual checkpoints share the weights of others.
-        self._sources = {str(source): source for source in sources if source.path is None}
-        self._keep = keep
-        self._there = {name for name, source in self._sources.items() if _in_cache(source)}
-        self._begun: dict[str, subprocess.Popen[bytes]] = {}
-
-    def wait_for(self, source: Source) -> None:
-        """Wait until the download of these weights has ended, if one was started."""
-        if str(source) in self._begun:
-            self._begun[str(source)].wait()
-
-    def fetch_after(self, source: Source) -> None:
-        """Start to download the weights of the next source, unless that was done already."""
-        names = list(self._sources)
-        if str(source) not in names[:-1]:
-            return
-        name = names[names.index(str(source)) + 1]
-        if name not in self._begun and not _in_cache(self._sources[name]):
-            self._begun[name] = subprocess.Popen(
-                [sys.executable, "-c", FETCH, json.dumps(asdict(self._sources[name]))],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-                start_new_session=True,
-            )
-
-    def done(self, source: Source) -> None:
-        """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
-        if self._keep or str(source) not in self._sources or str(source) in self._there:
-            return
-        try:
-            if freed := hub.forget(source.model, source.revision) / 1e9:
-                say(f"{source}: {freed:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
-        except (OSError, QkscopeError) as error:
-            why = printable(str(error))
-            say(f"{source}: its weights could not be deleted ({why}) and remain in the hub cache")
-
-    def close(self) -> None:
-        """Stop all downloads; the next run resumes them."""
-        for process in self._begun.values():
-            process.kill()
-            process.wait()
-
-
-def _in_cache(source: Source) -> bool:
-    listing = hub.cached(source.model, source.revision)
-    return listing is not None and any(name.endswith(WEIGHTS) for name in listing.files)
-
-
-# The program of the subprocess that downloads weights.
-FETCH = """
-import json, sys
-from qkscope.checkpoints.files import Source, local_files
-local_files(Source(**json.loads(sys.argv[1])), "model")
-"""

@@ -71,7 +71,7 @@ def parse_revision(name: str) -> Revision | None:
 
 
 def split_revisions(names: Iterable[str]) -> tuple[list[Revision], list[str]]:
-    """Checkpoints in training order with their final labels, and the names that are none, as given."""
+    """Checkpoints in training order with their final labels, and the other names, as given."""
     unique = list(dict.fromkeys(names))
     parsed = {name: parse_revision(name) for name in unique}
     revisions = [revision for revision in parsed.values() if revision is not None]
@@ -81,7 +81,7 @@ def split_revisions(names: Iterable[str]) -> tuple[list[Revision], list[str]]:
 
 
 def order_revisions(names: Iterable[str]) -> list[Revision]:
-    """Every name once: checkpoints in training order, then what is no checkpoint, in the given order.
+    """Every name once: checkpoints in training order, then the other names, in the given order.
 
     A name that is no checkpoint has neither step nor phase: its label is the name itself.
     """
@@ -166,7 +166,7 @@ def _prefix(key: tuple[int, int, int], number: int | None) -> str:
 
 
 def _labelled(revisions: Sequence[Revision]) -> list[Revision]:
-    """Number the long-context phases and spend digits on the steps until the labels of a phase differ."""
+    """Number the long-context phases, and add decimals to steps until the labels of a phase differ."""
     long_context = sorted({r.phase_key for r in revisions if r.phase_key[0] == LONG_CONTEXT})
     labels: dict[str, str] = {}
     for key in {r.phase_key for r in revisions}:
@@ -181,7 +181,7 @@ def _distinct(steps: Sequence[int]) -> list[str]:
     """Short numbers with enough decimals that different steps have different labels."""
     texts = [short_number(step) for step in steps]
     for decimals in (2, 3, 6):
-        # A text of two steps or more.
+        # How many steps share a text.
         times = Counter(text for _, text in set(zip(steps, texts, strict=True)))
         texts = [
             short_number(step, decimals) if times[text] > 1 else text

@@ -1,7 +1,7 @@
 """Documents and their tokens.
 
 A document is as many tokens of one text as the largest window takes, tokenised as its tokenizer does by default. A
-longer text is entered at a random place, drawn once from a seed: the openings of files are unlike what follows, and
+longer text is read from a random position, drawn once from a seed: the openings of files are unlike what follows, and
 would tie content to position. `start: beginning` takes first tokens instead, and `chunk` cuts texts into consecutive
 documents; a source of a single text, which would make a single document, is always cut unless that is forbidden.
 Which documents a study measures is fixed by its file: the first `documents` in the source's order that have
@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,7 @@ from qkscope import store
 from qkscope.corpus.texts import Notes, Text, read_texts
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
-
-if TYPE_CHECKING:
-    from qkscope.study import CorpusSpec
+from qkscope.study import CorpusSpec
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ class Corpus:
     digest: str
     """Of all tokens in order: two corpora with the same digest measure the same."""
     notes: list[str] = field(default_factory=list)
-    """What was left out, and what is odd about the documents."""
+    """What was left out, and what is unusual about the documents."""
     origin: str = ""
     """Where the texts came from exactly: paths, a dataset's commit, Python's version."""
     available: int = 0
@@ -110,7 +108,7 @@ class Excerpt:
     seed: int = 0
 
     def offset(self, key: bytes, length: int) -> int:
-        """Where a text of `length` tokens is entered; `key` is of the text, so its neighbours do not matter."""
+        """The first token read of a text of `length` tokens; it depends on the text's `key`, not on other texts."""
         if self.size is None or self.start == "beginning" or length <= self.size:
             return 0
         drawn = hashlib.blake2b(key + self.seed.to_bytes(8, "little"), digest_size=8).digest()
@@ -323,7 +321,7 @@ class _TokenCache:
             self._cached = self._load()
 
     def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[Piece]:
-        """Each text's name, with where it was entered, its tokens (n,) and the number it has in all."""
+        """Each text's name with the range that is read, its tokens (n,) and the number it has in all."""
         # At most as many at once as are wanted, so that texts beyond the selection are not tokenised.
         while batch := list(islice(texts, min(BATCH, wanted or BATCH))):
             keys = [hashlib.blake2b(text.text.encode(), digest_size=16).digest() for text in batch]

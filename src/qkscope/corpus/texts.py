@@ -19,16 +19,14 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.hub import on_hub, split_address
 from qkscope.errors import CorpusError, HubError, printable
+from qkscope.study import CorpusSpec
 from qkscope.words import some
-
-if TYPE_CHECKING:
-    from qkscope.study import CorpusSpec
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 PARQUET = (".parquet",)
@@ -82,7 +80,7 @@ def read_texts(spec: CorpusSpec, notes: Notes) -> Generator[Text]:
 
 
 def _folder(folder: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
-    """Every file below the folder that is text, by path; hidden ones apart. Files of records give their records."""
+    """Every text file below the folder by path, except hidden ones. Files of records give their records."""
     left_out: dict[str, list[str]] = {"not UTF-8 text": [], "empty": []}
     try:
         for name in sorted(_files_below(folder)):
@@ -101,7 +99,7 @@ def _folder(folder: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
 
 
 def _files_below(folder: Path) -> Iterator[str]:
-    """Files by their path, hidden ones apart. A folder that cannot be listed is an error, not fewer texts."""
+    """Files by their path, except hidden ones. A folder that cannot be listed is an error, not fewer texts."""
 
     def refuse(error: OSError) -> None:
         raise CorpusError(f"{error.filename}: cannot be read ({error.strerror}); its texts would be left out")

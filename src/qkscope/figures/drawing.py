@@ -108,7 +108,7 @@ def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Sp
     reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
     names = [name for name, reason in reasons.items() if reason is None]
     if folder.resolve() == (loaded.folder / "figures").resolve():
-        with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
+        with redrawing(loaded.folder, loaded.made_from, ["figures"]) as staged:
             _draw(view, names, staged / "figures")
     else:
         _draw(view, names, folder)

@@ -28,7 +28,7 @@ SKIPPED = {
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one window, one rope_theta and a learning rate that goes linearly first -> last."""
+    """A phase of training with one window and one rope_theta; the learning rate changes linearly."""
 
     name: str
     label: str
@@ -50,7 +50,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the trained weights, but for the seed and the text."""
+    """Everything that determines the trained weights, except the seed and the text."""
 
     layers: int = 12
     q_heads: int = 4
@@ -78,7 +78,7 @@ class Recipe:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Training cut at its checkpoints, in order."""
+        """The parts of training from one checkpoint to the next, in order."""
         return tuple(
             Piece(phase, start, stop)
             for phase in self.phases
@@ -142,7 +142,7 @@ def study_text(recipe: Recipe, root: str) -> str:
 
 
 def read_text(recipe: Recipe, seed: int) -> Text:
-    """The standard library's sources, but for tests and tables; `held_out` long enough files stay out of training."""
+    """The standard library's sources without tests and tables; `held_out` long enough files are not trained on."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(_sources(root))}
     files = {name: data for name, data in files.items() if _is_utf8(data)}
@@ -183,7 +183,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass
 class State:
-    """Training after `done` pieces: weights and Adam's moments, and the log of how it came there."""
+    """Training after `done` pieces: weights, Adam's moments and the log so far."""
 
     arrays: Arrays
     done: int = 0
@@ -194,8 +194,9 @@ class State:
 
 RECORD = "training.json"
 STATE = ".training.safetensors"
+WEIGHTS = "model.safetensors"
 CHECKPOINT_FILES = {
-    *("nano.json", "config.json", "generation_config.json", "model.safetensors"),
+    *("nano.json", "config.json", "generation_config.json", WEIGHTS),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
 }
 
@@ -207,7 +208,7 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     """
     record = _record(out)
     recorded: dict[str, str] = dict(record.get("corpus") or {})
-    wanted = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    wanted = {name: bytes_digest(data) for name, data in corpus_files(text).items()}
     texts, folders = _visible(out / "corpus"), _visible(out / "checkpoints")
     keys = {_mark(path) for path in folders} | {record.get("key"), _state_key(out / STATE)}
     if not replace and keys - {None, key}:
@@ -220,8 +221,7 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     foreign = [
         path
         for path in texts
-        if path.is_dir()
-        or file_digest(path.read_bytes()) not in (wanted.get(path.name), recorded.get(path.name))
+        if path.is_dir() or store.file_digest(path) not in (wanted.get(path.name), recorded.get(path.name))
     ]
     foreign += [each for path in others for each in (foreign_in(path) if _mark(path) else [path])]
     if (out / RECORD).exists() and not record:
@@ -250,7 +250,7 @@ def refuse_foreign(out: Path, foreign: Sequence[Path]) -> None:
 
 
 def foreign_in(folder: Path) -> list[Path]:
-    """What there is in a checkpoint folder that no training wrote."""
+    """Files in a checkpoint folder that no training wrote."""
     return [path for path in _visible(folder) if path.name not in CHECKPOINT_FILES]
 
 
@@ -265,12 +265,12 @@ def write_corpus(folder: Path, text: Text) -> None:
             store.write_bytes(path, data)
 
 
-def file_digest(data: bytes) -> str:
+def bytes_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in a folder, but for hidden files, which are left alone."""
+    """What is in a folder, except hidden files, which are left alone."""
     return [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")] if folder.is_dir() else []
 
 
@@ -323,13 +323,8 @@ def read_state(path: Path, key: str) -> State | None:
 
 def is_whole(folder: Path, key: str) -> bool:
     """Whether a folder has a complete checkpoint of this training."""
-    mark = _json(folder / "nano.json")
-    there = mark.get("key") == key and (folder / "model.safetensors").is_file()
-    return there and mark.get("weights") == weights_digest(folder)
-
-
-def weights_digest(folder: Path) -> str:
-    return file_digest((folder / "model.safetensors").read_bytes())
+    mark, weights = _json(folder / "nano.json"), folder / WEIGHTS
+    return mark.get("key") == key and weights.is_file() and mark.get("weights") == store.file_digest(weights)
 
 
 def read_log(out: Path, key: str) -> list[dict[str, Any]] | None:

@@ -6,7 +6,7 @@ third stage, then two phases with a longer window and a larger rope_theta. Files
 study measures on.
 
 Training goes from checkpoint to checkpoint, each piece starting from the state file of the one before, so a run
-that was killed goes on exactly as if it had not been. This module knows nothing of what is measured.
+that was killed goes on exactly as if it had not been.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,16 @@ from qkscope.nano.recipe import (
     END,
     RECORD,
     STATE,
+    WEIGHTS,
     Arrays,
     Phase,
     Piece,
     Recipe,
     State,
     Text,
+    bytes_digest,
     claim_folder,
     corpus_files,
-    file_digest,
     foreign_in,
     is_whole,
     read_log,
@@ -47,15 +48,13 @@ from qkscope.nano.recipe import (
     read_text,
     refuse_foreign,
     study_text,
-    weights_digest,
     write_corpus,
     write_state,
 )
 from qkscope.progress import Bar, progress
-from qkscope.results import owner
-
-if TYPE_CHECKING:
-    from qkscope.results import Results
+from qkscope.results import Results, load_results, owner
+from qkscope.run import run
+from qkscope.scanning.ablate import ablate
 
 STUDY = "nano.yaml"
 
@@ -92,10 +91,6 @@ def demo(
 
     Another training or other results in `out` are refused unless `replace` is true.
     """
-    from qkscope.results import Results, load_results
-    from qkscope.run import run
-    from qkscope.scanning.ablate import ablate
-
     recipe, out = recipe or Recipe(), Path(out)
     _refuse_other_results(out, recipe, replace)
     checkpoints = train(out, seed, recipe, replace=replace)
@@ -141,8 +136,8 @@ def train(
     """
     recipe, out = recipe or Recipe(), Path(out)
     text = read_text(recipe, seed)
-    # Changes with all that decides the weights.
-    key = file_digest(json.dumps([asdict(recipe), seed, text.digest], sort_keys=True).encode())
+    # A digest of everything that determines the weights.
+    key = bytes_digest(json.dumps([asdict(recipe), seed, text.digest], sort_keys=True).encode())
     with store.clear_errors(out):
         claim_folder(out, text, key, [piece.name for piece in recipe.pieces], replace)
         write_corpus(out / "corpus", text)
@@ -191,7 +186,7 @@ def _train(
             _save(out, recipe, piece, state, key)
             bar.done(f"trained {piece.name}: {loss:.3f} bits per byte on held-out files")
     log = {"key": key, "seed": seed, "recipe": asdict(recipe), "checkpoints": state.log, "curve": state.curve}
-    log["corpus"] = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    log["corpus"] = {name: bytes_digest(data) for name, data in corpus_files(text).items()}
     store.write_json(out / RECORD, log)
     return state.log
 
@@ -278,7 +273,7 @@ def _untrained(recipe: Recipe, seed: int) -> Arrays:
         model = SmolLM3ForCausalLM(_config(recipe, recipe.phases[0]))
     arrays = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
     for name in arrays:
-        # Small outputs of each block at first: what layers see of a token is then the token, at every depth.
+        # Small initial outputs of each block: the residual stream is then mostly the token itself, at every depth.
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             arrays[name] *= np.float32((2 * recipe.layers) ** -0.5)
     return arrays
@@ -343,7 +338,8 @@ def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> No
         with quiet_transformers():
             _model(recipe, piece.phase, state.arrays).save_pretrained(temporary)
         _tokenizer().save_pretrained(temporary)
-        store.write_json(temporary / "nano.json", {"key": key, "weights": weights_digest(temporary)})
+        weights = store.file_digest(temporary / WEIGHTS)
+        store.write_json(temporary / "nano.json", {"key": key, "weights": weights})
         refuse_foreign(folder, foreign_in(folder))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)

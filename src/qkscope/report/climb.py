@@ -46,8 +46,7 @@ def climb(results: Results, grid: Grid) -> dict[str, Any] | None:
         if here is None:
             earlier = None
             continue
-        heads = zip(here.heads.layer.tolist(), here.heads.head.tolist(), strict=True)
-        rows = np.array([grid.index[0, layer, head] for layer, head in heads], dtype=np.int64)
+        rows = np.array([grid.index[0, layer, head] for layer, head in here.heads.pairs], dtype=np.int64)
         if earlier and earlier[0].v.shape == here.v.shape and np.array_equal(earlier[1], rows):
             found = overlaps(earlier[0].v, here.v)
             paired = assign(found)

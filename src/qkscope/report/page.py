@@ -83,7 +83,7 @@ def write_report(
     path = path / name if path.is_dir() else path
     refuse_drawing_into_other(path, loaded.folder)
     if path.resolve() == (loaded.folder / "report.html").resolve():
-        with redrawing(loaded.folder, loaded.made_from, "report.html") as staged:
+        with redrawing(loaded.folder, loaded.made_from, ["report.html"]) as staged:
             write_text(staged / "report.html", text)
     else:
         write_text(path, text)

@@ -96,8 +96,7 @@ class CellData:
 
     @classmethod
     def of(cls, info: CellInfo, numbers: CellNumbers) -> CellData:
-        heads = zip(numbers.heads.layer.tolist(), numbers.heads.head.tolist(), strict=True)
-        return cls(info, list(heads), numbers.arrays)
+        return cls(info, numbers.heads.pairs, numbers.arrays)
 
 
 class Labels(BaseModel):
@@ -305,7 +304,7 @@ def _pread(file: int, size: int, at: int) -> bytes:
 
 
 def _check_labels(labels: Labels) -> None:
-    """Raise a ValueError for duplicates, lengths without end and names that are none."""
+    """Raise a ValueError for duplicates, excessive lengths and invalid names."""
     if len({(cell.checkpoint, cell.window) for cell in labels.cells}) < len(labels.cells):
         raise ValueError("duplicate cell (checkpoint, window)")
     for which in ("own", "matched"):

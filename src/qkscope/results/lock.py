@@ -1,9 +1,9 @@
 """One run at a time in a results folder.
 
-A whole run claims the folder, a shard its own number; a whole run and shards exclude each other, shards of one study do
-not. Each publishes its own claim first and looks at the others' afterwards, so that of two that start at once at most
-one goes on. A claim is a file that is touched while its process lives (filelock's soft lease), which works on network
-disks: of a dead process of this machine it is void at once, of a lost node after a minute. Readers claim nothing.
+A whole run locks the folder, a shard its own number; a whole run and shards exclude each other, shards of one study do
+not. Each writes its own lock first and looks at the others' afterwards, so that of two that start at once at most
+one continues. A lock is a file that is touched while its process lives (filelock's soft lease), which works on network
+disks: of a dead process of this machine it is void at once, of a lost node after a minute. Readers lock nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ POLL_SECONDS = 0.1
 LOOKS = 3
 
 
-class Claim:
+class FolderLock:
     """A folder, or a shard of it, that is this process's to write to."""
 
     def __init__(self, path: Path, lease: SoftFileLease) -> None:
         self._path, self._lease, self._token = path, lease, lease.token
 
     def holds(self) -> bool:
-        """Whether the claim is still this process's, by the file itself.
+        """Whether the lock is still this process's, by the file itself.
 
         The heartbeat alone does not tell in time: a process that was suspended goes on before its heartbeat notices
         that another one has taken over.
@@ -51,7 +51,7 @@ class Claim:
         return False
 
     def require(self) -> None:
-        """Raise if the claim was lost: a process that slept for longer than the lease may have been replaced."""
+        """Raise if the lock was lost: a process that slept for longer than the lease may have been replaced."""
         if not self.holds():
             raise EngineError(
                 f"{self._path.parent}: this run did not respond for more than {LEASE_SECONDS:.0f} s "
@@ -60,14 +60,14 @@ class Claim:
 
 
 @contextmanager
-def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Claim]:
-    """Claim `results` for this process, or raise an EngineError that says who has it and how to go on."""
+def locked(results: Path, study: str, shard: str | None = None) -> Iterator[FolderLock]:
+    """Lock `results` for this process, or raise an EngineError that says who has it and how to go on."""
     whole = results / ".run.lock"
     path = results / "shards" / f".{shard.replace('/', '-of-')}.lock" if shard else whole
     with store.clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lease = _acquire(path)
-    claim = Claim(path, lease)
+    lock = FolderLock(path, lease)
     try:
         with store.clear_errors(path):
             store.write_json(_note(path), {"study": study, "shard": shard, "since": time.time()})
@@ -75,10 +75,10 @@ def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Cla
         for other in [whole] if shard else sorted((results / "shards").glob(".*.lock")):
             if _is_held(other, here):
                 raise EngineError(_who(other))
-        yield claim
+        yield lock
     finally:
         try:
-            if claim.holds():
+            if lock.holds():
                 _note(path).unlink(missing_ok=True)
         finally:
             lease.release()
@@ -112,7 +112,7 @@ def _acquire(path: Path) -> SoftFileLease:
 
 
 def _is_held(path: Path, here: str) -> bool:
-    """Whether a claim is alive. One of another machine is watched until it is touched, or its lease is over."""
+    """Whether the holder of a lock lives. A lock of another machine is watched until it is touched or has expired."""
     first, deadline = _touched(path), time.monotonic() + LEASE_SECONDS
     while path.exists() and time.monotonic() < deadline:
         if _lives(path, first):
@@ -125,7 +125,7 @@ def _is_held(path: Path, here: str) -> bool:
 
 
 def _lives(path: Path, first: int) -> bool:
-    """A process of this machine that runs, or a claim touched since `first`."""
+    """A process of this machine that runs, or a lock touched since `first`."""
     owner = _owner(path)
     # Containers of one machine share its name but not its processes; filelock tells them apart after a "?".
     if owner and owner.hostname.partition("?")[0] == socket.gethostname() and store.alive(owner.pid):
@@ -140,7 +140,7 @@ def _owner(path: Path) -> OwnerRecord | None:
 
 
 def _touched(path: Path) -> int:
-    """When a claim last gave a sign of life; 0 if there is none."""
+    """When a lock was last touched; 0 if there is none."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -148,7 +148,7 @@ def _touched(path: Path) -> int:
 
 
 def _who(path: Path) -> str:
-    """Who holds a claim, since when, and how to go on."""
+    """Who holds a lock, since when, and how to go on."""
     owner = _owner(path)
     process = f"process {owner.pid} on {owner.hostname.partition('?')[0]}" if owner else "an unknown process"
     try:

@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest | None:
             raise ValueError(f"format {value['format']!r}, expected {FORMAT}")
         found = TypeAdapter(Manifest).validate_python(value)
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path}: damaged ({store.in_short(error)}); {_AGAIN}") from error
+        raise StoreError(f"{path}: damaged ({store.in_short(error)})", _AGAIN) from error
     if value["format"] == OLD_FORMAT:
         drawn = {name: e._replace(drawn_from=found.tables_digest) for name, e in found.drawn.items()}
         found = replace(found, drawn=drawn)

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from qkscope import store
 from qkscope.errors import QkscopeError, StoreError
 from qkscope.results import manifest
-from qkscope.results.lock import claimed
+from qkscope.results.lock import locked
 from qkscope.results.provenance import read_provenance
 from qkscope.study import Study, load_study, sources
 from qkscope.words import some
@@ -90,10 +90,6 @@ class Holding:
     def record(self) -> dict[str, Any]:
         """As the manifest has it."""
         return {name: value for name, value in asdict(self).items() if name != "judged"}
-
-    def begun(self) -> Holding:
-        """The same before anything is measured."""
-        return Holding(self.kind, self.name)
 
 
 def head_mask(pairs: Iterable[tuple[int, int]]) -> str:
@@ -204,7 +200,7 @@ def refuse_other(
 def _differences(
     before: Holding, now: Holding, named: Collection[str], unread: Mapping[str, str]
 ) -> Iterator[str]:
-    """In what `now` is not what is there, or less than it."""
+    """How `now` differs from what is there, or lacks a part of it."""
     if before.kind != now.kind or (before.kind == "run" and before.name != now.name):
         yield f"the new result is a different one: {now}"
         return
@@ -262,23 +258,23 @@ def writing(folder: Path, holds: Holding, numbers: pd.DataFrame, replace: bool) 
     `numbers` identify this set of tables, with what it holds.
     """
     made_from = store.short_digest([holds.record(), numbers.to_csv()])
-    with store.clear_errors(folder), claimed(folder, holds.name) as claim:
+    with store.clear_errors(folder), locked(folder, holds.name) as lock:
         refuse_other(folder, holds, replace=replace)
-        with manifest.replacing_set(folder, made_from, holds.record(), claim.require) as staged:
+        with manifest.replacing_set(folder, made_from, holds.record(), lock.require) as staged:
             yield staged
         if replace:  # figures and page show what was there before
-            with manifest.replacing_drawn(folder, made_from, DRAWN, claim.require):
+            with manifest.replacing_drawn(folder, made_from, DRAWN, lock.require):
                 pass
-        manifest.note_finished(folder, require=claim.require)
+        manifest.note_finished(folder, require=lock.require)
 
 
 @contextmanager
-def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
-    """Yield an empty folder to draw `part` of `DRAWN` in; put it in place and record it if the block succeeds."""
+def redrawing(folder: Path, made_from: str | None, parts: Collection[str]) -> Iterator[Path]:
+    """Yield an empty folder to draw `parts` of `DRAWN` in; put them in place and record them if the block succeeds."""
     with (
         store.clear_errors(folder),
-        claimed(folder, folder.name) as claim,
-        manifest.replacing_drawn(folder, made_from, [part], claim.require) as staged,
+        locked(folder, folder.name) as lock,
+        manifest.replacing_drawn(folder, made_from, parts, lock.require) as staged,
     ):
         yield staged
 

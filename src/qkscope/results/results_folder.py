@@ -15,8 +15,12 @@ import numpy as np
 
 from qkscope.errors import TableError
 from qkscope.results.aggregate import difference, jackknife, populations, values
+from qkscope.results.axes import CheckpointAxes, read_axes
 from qkscope.results.dataset import NAME, read_dataset
+from qkscope.results.examples import NAME as EXAMPLES
+from qkscope.results.examples import CheckpointExamples, read_examples
 from qkscope.results.manifest import read_manifest, read_set
+from qkscope.results.provenance import Provenance, read_provenance
 from qkscope.results.roles import has_roles, role_table
 from qkscope.results.tables import (
     ABLATION,
@@ -29,15 +33,12 @@ from qkscope.results.tables import (
     select,
 )
 from qkscope.results.taxonomy import Thresholds
+from qkscope.study import load_study
 from qkscope.study.timeline import Timeline, timeline_from_names, timeline_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-    from qkscope.results.axes import CheckpointAxes
-    from qkscope.results.examples import CheckpointExamples
-    from qkscope.results.provenance import Provenance
 
 T = TypeVar("T")
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
@@ -116,23 +117,16 @@ class Results:
     @cached_property
     def record(self) -> Provenance:
         """The provenance, typed."""
-        from qkscope.results.provenance import read_provenance
-
         return read_provenance(self.provenance, self.folder)
 
     @cached_property
     def axes(self) -> Mapping[str, CheckpointAxes] | None:
         """Axes, means and paths by checkpoint, over own windows."""
-        from qkscope.results.axes import read_axes
-
         return self._read("axes.safetensors", read_axes, AXES_LIMIT * len(self.heads))
 
     @cached_property
     def examples(self) -> Mapping[str, CheckpointExamples] | None:
         """Attention of a few heads on excerpts of the texts, by checkpoint; None where that was not measured."""
-        from qkscope.results.examples import NAME as EXAMPLES
-        from qkscope.results.examples import read_examples
-
         return self._read(EXAMPLES, read_examples, EXAMPLES_LIMIT * len(self.timeline.checkpoints))
 
     def _read(self, name: str, read: Callable[[Path, int], T], most: int) -> T | None:
@@ -347,9 +341,6 @@ def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
 
 def _of_study(folder: Path, data: xr.Dataset | None) -> Results:
     """A study with its dataset; without one, as an earlier version wrote it, what its qk.csv says."""
-    from qkscope.results.provenance import read_provenance
-    from qkscope.study import load_study
-
     study = load_study(folder / "study.yaml")
     provenance = study.provenance
     record = read_provenance(provenance, folder / "study.yaml")

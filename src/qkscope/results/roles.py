@@ -75,6 +75,11 @@ def role_names(data: xr.Dataset) -> NDArray[Any]:
     return np.array(flat, dtype=object).reshape(found.shape[:-1])
 
 
+def with_role(table: pd.DataFrame, role: str) -> pd.Series:
+    """Which rows of a table of heads have a role, by its column `roles`."""
+    return table["roles"].str.split("; ").map(lambda names: role in names)
+
+
 def role_table(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """A row per checkpoint, head and role: score, its error, the threshold, and whether the head has the role.
 

@@ -181,9 +181,9 @@ def from_qk(
             if name in ("r_q", "r_k", "explained_variance"):
                 arrays[name] = found[None, :, 0]
         arrays |= {name: first[name].to_numpy(np.float64) for name in _OF_HEADS}
-        layers = dict(num_layers or {}).get(str(model)) or int(first["layer"].max()) + 1
+        layers = (num_layers or {}).get(str(model)) or int(first["layer"].max()) + 1
         arrays["depth"] = depth(first["layer"].to_numpy(), layers)
-        cells.append(CellData(CellInfo(str(model), dict(windows or {}).get(str(model), 0)), heads, arrays))
+        cells.append(CellData(CellInfo(str(model), (windows or {}).get(str(model), 0)), heads, arrays))
     return dataset(cells)
 
 

@@ -10,7 +10,7 @@ figures or models: arrays and tables in, names out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,12 +114,15 @@ def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     return table.iloc[np.lexsort([key.to_numpy() for key in reversed(keys)])].reset_index(drop=True)
 
 
-def unmeasured_warnings(heads: pd.DataFrame, non_finite: Mapping[str, int]) -> dict[str, str]:
-    """By model that has some: how many of its heads have no numbers, which they are, and why.
+def non_finite_heads(heads: pd.DataFrame) -> dict[str, int]:
+    """By model that has some: how many heads of a heads table met queries or keys that are not finite."""
+    counts = (heads["bad_q"] + heads["bad_k"] > 0).groupby(heads["model"]).sum()
+    return {str(model): int(count) for model, count in counts.items() if count}
 
-    `heads` is a heads table, `non_finite` how many heads of each model met values that are not finite.
-    """
-    found = {}
+
+def unmeasured_warnings(heads: pd.DataFrame) -> dict[str, str]:
+    """By model that has some: how many heads of a heads table have no numbers, which they are, and why."""
+    found, non_finite = {}, non_finite_heads(heads)
     for model, rows in heads.groupby("model", sort=False):
         lost = rows[rows["r_q"].isna() | rows["r_k"].isna()]
         if len(lost):
@@ -134,7 +137,7 @@ def unmeasured_warnings(heads: pd.DataFrame, non_finite: Mapping[str, int]) -> d
     return found
 
 
-def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32: str) -> str | None:
+def too_few_measured(heads: pd.DataFrame, float32: str) -> str | None:
     """What is wrong with a result that lacks too many heads, and what to do; None if it has enough of them.
 
     `float32` means that the weights are to be read in that format.
@@ -144,7 +147,7 @@ def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32
     models = [str(model) for model in shares[shares > MOST_UNMEASURED].index]
     if not models:
         return None
-    warnings = unmeasured_warnings(heads, non_finite)
+    warnings, non_finite = unmeasured_warnings(heads), non_finite_heads(heads)
     lines = [f"  {model}: {warnings[model]}" for model in models]
     remedies = []
     if any(non_finite.get(model) for model in models):

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from qkscope import store
 from qkscope.capture.memory import available_bytes
+from qkscope.checkpoints import load_tokenizer
 from qkscope.checkpoints.doctor import Finding
+from qkscope.corpus import token_file
 from qkscope.errors import StoreError
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.continuity import continuity, overlaps, same_axis
@@ -43,8 +45,6 @@ from qkscope.workers import in_processes, worth
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = NDArray[np.float64]
-
 # Bytes in memory for one of a unit's file (with the blocks of heads at work), and of a process beside its units.
 UNPACKED, BESIDE = 2, 400_000_000
 # Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
@@ -57,8 +57,9 @@ MEASURING = ("measures", "sums")
 class AssembledCells:
     """The measured cells of a study, in its order, with numbers that are read from their files when used.
 
-    warnings    notes on some checkpoints, as `a, b: ...`
+    files       the file of each cell, by checkpoint and window
     drawn       files with the axes, means and paths of the checkpoints of the training run
+    warnings    notes on some checkpoints, as `a, b: ...`
     """
 
     cells: tuple[CellData, ...]
@@ -201,10 +202,9 @@ def _measure(task: Task) -> str | None:
         sampled = not task.checkpoint.counterfactual and window in (own, task.study.matched_window)
         cell = Cell.of(units, window, task.study.components, task.num_layers)
         found = measure_cell(cell, groups if sampled else without_keys)
-        heads = list(zip(found.heads.layer.tolist(), found.heads.head.tolist(), strict=True))
         arrays = {**found.arrays, "v": found.v, "loo_v": found.loo_v}
         shapes = {name: array.shape for name, array in arrays.items()}
-        about = {"key": key, "heads": heads, "groups": found.groups, "shapes": shapes}
+        about = {"key": key, "heads": found.heads.pairs, "groups": found.groups, "shapes": shapes}
         store.write_tensors(task.cell_path(window), arrays, about)
         if window == own:
             tensors, entries = dump_axes({task.checkpoint.name: CheckpointAxes.of(units, window, found.v)})
@@ -249,8 +249,12 @@ def _cell(study: Study, each: PlannedCheckpoint, path: Path, window: int, before
     return CellData(info, heads, ChainMap(extra, _Scattered({name: (path, name) for name in shapes})), shapes)
 
 
-def _read(path: Path, name: str) -> Array:
-    return np.asarray(_Scattered({name: (path, name)})[name], dtype=np.float64)
+def _read(path: Path, name: str) -> NDArray[Any]:
+    """One array of a file."""
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return np.asarray(file.get_tensor(name))
 
 
 def write_axes(assembled: AssembledCells, path: Path) -> None:
@@ -268,17 +272,14 @@ def write_excerpts(
     study: Study, measured: Sequence[PlannedCheckpoint], data: xr.Dataset, results: Path, path: Path
 ) -> None:
     """Attention on the study's excerpts, of the heads that the report shows; no file where there are no excerpts."""
-    from qkscope.checkpoints import load_tokenizer
-    from qkscope.corpus import token_file
-
     found: list[tuple[PlannedCheckpoint, ExampleSum, list[tuple[int, int]]]] = []
     for each in measured:
         jobs = [job for job in each.jobs if ExampleSum.name in job.sums]
         names = (FactSum.name, ExampleSum.name)
         units = [read_unit(job.path(results), {name: job.keys[name] for name in names}) for job in jobs]
         if units:
-            rows = shown_heads(len(each.heads))
-            heads = list(zip(each.heads.layer[rows].tolist(), each.heads.head[rows].tolist(), strict=True))
+            pairs = each.heads.pairs
+            heads = [pairs[row] for row in shown_heads(len(pairs))]
             found.append((each, reduce(ExampleSum.merge, [unit.get(ExampleSum) for unit in units]), heads))
     if not found:
         return
@@ -303,11 +304,7 @@ class _Scattered(dict[str, Any]):
     """Arrays of several files by a name of their own, each read on first use."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        from safetensors import safe_open
-
-        path, inner = super().__getitem__(name)
-        with safe_open(path, "np") as file:
-            return np.asarray(file.get_tensor(inner))
+        return _read(*super().__getitem__(name))
 
 
 @cache

@@ -17,10 +17,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from qkscope import store
+from qkscope.corpus import Document
 from qkscope.errors import EngineError, StoreError
 from qkscope.run.assemble import versions
 from qkscope.run.engines import DocumentsOf, Tally, UnitQueue, do_unit, too_long
@@ -30,17 +31,14 @@ from qkscope.run.units import (
     Job,
     SumFiles,
     UnitMeasurer,
+    error_line,
     import_libraries,
-    in_words,
     mark_failed,
     mark_running,
     unmark,
     write_sums,
 )
 from qkscope.study import Study
-
-if TYPE_CHECKING:
-    from qkscope.corpus import Document
 
 # A cluster that has room starts a worker in seconds; importing torch on a cold network disk takes longest.
 PLACEMENT_SECONDS = 120.0
@@ -92,7 +90,7 @@ class Worker:
         except StoreError as raised:
             error, disk = f"{socket.gethostname()}: {raised}", True
         except Exception as raised:
-            error = in_words(raised)
+            error = error_line(raised)
         return UnitOutcome(time.monotonic() - started, error, disk, data)
 
 
@@ -305,7 +303,7 @@ def _connect(ray: Any) -> bool:
             ray.init(address="local", include_dashboard=False, **options)
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         at = f"no Ray cluster responds at RAY_ADDRESS={address}"
-        what = f"{at if address else 'Ray cannot be started on this machine'}: {in_words(error)}"
+        what = f"{at if address else 'Ray cannot be started on this machine'}: {error_line(error)}"
         raise EngineError(f"{what}; start one with `ray start --head`, or unset RAY_ADDRESS") from error
     return True
 

@@ -5,26 +5,32 @@ Every engine measures the same units with the same code and writes the same file
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from qkscope.checkpoints.loading import WeightPrefetcher
-from qkscope.errors import EngineError, MemoryShortError, StoreError
-from qkscope.progress import Bar
+from qkscope.checkpoints import Source, hub
+from qkscope.checkpoints.files import WEIGHTS
+from qkscope.corpus import Document
+from qkscope.errors import EngineError, MemoryShortError, QkscopeError, StoreError, printable
+from qkscope.progress import Bar, say
 from qkscope.run.units import (
     Job,
     SumFiles,
     Tick,
     UnitMeasurer,
+    error_line,
     import_libraries,
-    in_words,
     mark_failed,
     mark_running,
     smaller,
@@ -36,11 +42,7 @@ from qkscope.study import Study
 from qkscope.words import duration
 from qkscope.workers import WorkerDiedError, WorkerProcess, report
 
-if TYPE_CHECKING:
-    from qkscope.corpus import Document
-
-
-DocumentsOf = Callable[[Job], "list[Document]"]
+DocumentsOf = Callable[[Job], list[Document]]
 # Importing torch from a cold network disk takes longest.
 START_SECONDS = 300.0
 
@@ -114,7 +116,7 @@ def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> SumFiles:
     try:
         return _measurer().unit_bytes(*unit, report)
     except Exception as error:
-        raise EngineError(in_words(error)) from error
+        raise EngineError(error_line(error)) from error
 
 
 class Tally:
@@ -196,8 +198,8 @@ class LocalEngine:
                     except StoreError:
                         raise  # no other unit could be written either
                     except Exception as error:
-                        failures[job.name] = in_words(error)
-                        tally.failed(job, in_words(error))
+                        failures[job.name] = error_line(error)
+                        tally.failed(job, error_line(error))
                     else:
                         tally.finished(job, time.monotonic() - started)
                     prefetcher.fetch_after(source)
@@ -211,6 +213,73 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+class WeightPrefetcher:
+    """Downloads the weights of `sources` in the order in which they are measured, one ahead.
+
+    The download runs in a subprocess, so that it does not slow the passes down. Its errors are ignored: loading the
+    model meets them again and reports them. With `keep` false, weights that were not in the hub cache before are
+    deleted from it when their checkpoint is done.
+    """
+
+    def __init__(self, sources: Sequence[Source], keep: bool = True) -> None:
+        # By model and revision: counterfactual checkpoints share the weights of others.
+        self._sources = {str(source): source for source in sources if source.path is None}
+        self._keep = keep
+        self._there = {name for name, source in self._sources.items() if _in_cache(source)}
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}
+
+    def wait_for(self, source: Source) -> None:
+        """Wait until the download of these weights has ended, if one was started."""
+        if str(source) in self._begun:
+            self._begun[str(source)].wait()
+
+    def fetch_after(self, source: Source) -> None:
+        """Start to download the weights of the next source, unless that was done already."""
+        names = list(self._sources)
+        if str(source) not in names[:-1]:
+            return
+        name = names[names.index(str(source)) + 1]
+        if name not in self._begun and not _in_cache(self._sources[name]):
+            self._begun[name] = subprocess.Popen(
+                [sys.executable, "-c", FETCH, json.dumps(asdict(self._sources[name]))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+                start_new_session=True,
+            )
+
+    def done(self, source: Source) -> None:
+        """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
+        if self._keep or str(source) not in self._sources or str(source) in self._there:
+            return
+        try:
+            if freed := hub.forget(source.model, source.revision) / 1e9:
+                say(f"{source}: {freed:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
+        except (OSError, QkscopeError) as error:
+            why = printable(str(error))
+            say(f"{source}: its weights could not be deleted ({why}) and remain in the hub cache")
+
+    def close(self) -> None:
+        """Stop all downloads; the next run resumes them."""
+        for process in self._begun.values():
+            process.kill()
+            process.wait()
+
+
+def _in_cache(source: Source) -> bool:
+    listing = hub.cached(source.model, source.revision)
+    return listing is not None and any(name.endswith(WEIGHTS) for name in listing.files)
+
+
+# The program of the subprocess that downloads weights.
+FETCH = """
+import json, sys
+from qkscope.checkpoints.files import Source, local_files
+local_files(Source(**json.loads(sys.argv[1])), "model")
+"""
 
 
 def do_unit(
@@ -228,7 +297,7 @@ def do_unit(
         mark_running(path)
         write_sums(path, measurer.unit_bytes(job, documents, tick))
     except Exception as error:
-        mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
+        mark_failed(path, f"{error_line(error)}\n\n{traceback.format_exc()}")
         raise
     finally:
         unmark(path)

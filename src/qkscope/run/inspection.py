@@ -202,7 +202,7 @@ def _equal(moments: Moments, still: NDArray[np.bool_]) -> Iterator[list[int]]:
 
 
 def _alike(left: list[int], same: Callable[[int, int], bool]) -> Iterator[list[int]]:
-    """Groups of at least two numbers that are the same as their first."""
+    """Groups of two or more numbers, each the same as the first of its group."""
     while left:
         first, *others = left
         group = [first, *(i for i in others if same(first, i))]

@@ -1,11 +1,12 @@
 """The pipeline: a study file in, a results folder out.
 
-Plan what has to be measured, do the units that are missing, put the tables together, draw. A run that was stopped,
-for any reason, continues when it is started again; only whole and current unit files count.
+Plan the units, measure those that are missing, assemble the tables, draw figures and report. A run that was stopped,
+for any reason, continues when it is started again; only complete and current unit files count.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -16,10 +17,12 @@ from qkscope import store
 from qkscope.errors import EngineError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, quiet, say
-from qkscope.results import examples, manifest, owner
-from qkscope.results.lock import Claim, claimed
-from qkscope.results.tables import ABLATION
-from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
+from qkscope.results import Results, examples, load_results, manifest, owner
+from qkscope.results.aggregate import scalars
+from qkscope.results.dataset import NAME, read_dataset
+from qkscope.results.lock import FolderLock, locked
+from qkscope.results.tables import ABLATION, select, write_tables
+from qkscope.results.taxonomy import Thresholds, non_finite_heads, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import (
     AssembledCells,
     assemble,
@@ -42,13 +45,11 @@ from qkscope.run.plan import (
     without_counterfactual,
 )
 from qkscope.run.status import Shard, Status, parse_shard, shard_plans, split, status, write_plan
-from qkscope.run.units import UNITS, Job, clear_marks, in_words
+from qkscope.run.units import UNITS, Job, clear_marks, error_line
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.results import Results
 
 # Tokenised texts, kept because the next run needs them too.
 TOKENS = "tokens"
@@ -91,12 +92,12 @@ def run(
     for name, why in left_out_of(study_path).items():
         say(f"left out: {name}: {why}")
     try:
-        with store.clear_errors(results), claimed(results, study.name, str(part) if part else None) as claim:
+        with store.clear_errors(results), locked(results, study.name, str(part) if part else None) as lock:
             opened = open_engine(engine, study)
             try:
                 if part is not None:
                     return _run_shard(study, results, opened, part, replace)
-                loaded, problem = run_claimed(study, results, opened, claim, replace, figures)
+                loaded, problem = run_locked(study, results, opened, lock, replace, figures)
                 if problem:
                     raise StudyError(problem)
                 return loaded
@@ -111,8 +112,8 @@ def run(
         raise KeyboardInterrupt(message) from None
 
 
-def run_claimed(
-    study: Study, results: Path, engine: Engine, claim: Claim, replace: bool = False, figures: bool = True
+def run_locked(
+    study: Study, results: Path, engine: Engine, lock: FolderLock, replace: bool = False, figures: bool = True
 ) -> tuple[Results, str]:
     """Run a study in a folder that this process has locked: its results, and why it did not succeed (or "")."""
     checkpoints, gaps = _checkpoints(study, results)
@@ -136,15 +137,14 @@ def run_claimed(
         names = ", ".join(extra)
         say(f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: {names}")
     write_plan(results, study.name, plan.jobs, plan.missing)
-    _measure(plan, todo, results, engine, _partial_reports(plan, todo, results, claim, replace))
+    _measure(plan, todo, results, engine, _partial_reports(plan, todo, results, lock, replace))
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if not without_counterfactual(measured):
         raise StudyError(_what_is_missing(plan.missing, results))
-    claim.require()
+    lock.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
-    loaded = _put_together(plan, measured, results, claim, replace, figures)
-    non_finite = loaded.provenance.get("unmeasured") or {}
-    for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
+    loaded = _put_together(plan, measured, results, lock, replace, figures)
+    for name, warning in unmeasured_warnings(loaded.heads).items():
         say(f"warning: {name}: {warning}")
     return loaded, _problem(plan, loaded)
 
@@ -158,7 +158,7 @@ def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[st
 
 
 def _partial_reports(
-    plan: Plan, todo: Sequence[Job], results: Path, claim: Claim, replace: bool
+    plan: Plan, todo: Sequence[Job], results: Path, lock: FolderLock, replace: bool
 ) -> Callable[[str], None]:
     """A function to call when a checkpoint is measured: it writes tables and report of those that are."""
     waiting = dict.fromkeys(job.name for job in todo)
@@ -176,9 +176,9 @@ def _partial_reports(
         part = Plan(plan.study, plan.planned, {**plan.missing, **missing}, [note, *plan.warnings])
         try:
             with quiet():
-                _put_together(part, ready, results, claim, replace, figures=False, finished=False)
+                _put_together(part, ready, results, lock, replace, figures=False, finished=False)
         except QkscopeError as error:  # such as finished numbers that are being measured again
-            say(f"no partial report: {in_words(error)}")
+            say(f"no partial report: {error_line(error)}")
         written = time.monotonic()
 
     return on_checkpoint
@@ -189,15 +189,14 @@ def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -
     planned = holding(plan.study, plan.planned)
     owner.refuse_other(results, planned, replace=replace, named=unplanned)
     if owner.held(results) is None:
-        manifest.begin(results, planned.begun().record())
+        manifest.begin(results, owner.Holding("run", plan.study.name).record())
 
 
 def _problem(plan: Plan, results: Results) -> str:
     """Why a finished run did not succeed; empty if it did."""
     if plan.missing:
         return _what_is_missing(plan.missing, results.folder)
-    non_finite = results.provenance.get("unmeasured") or {}
-    problem = too_few_measured(results.heads, non_finite, "dtype: float32 in the study")
+    problem = too_few_measured(results.heads, "dtype: float32 in the study")
     return f"{results.folder}: {problem}" if problem else ""
 
 
@@ -228,7 +227,7 @@ def _measure(
     engine: Engine,
     on_checkpoint: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Do units. Checkpoints that fail join the plan's missing ones."""
+    """Measure units. Checkpoints that fail are added to `plan.missing`."""
     for corpus in {each.corpus.digest: each.corpus for each in plan.planned}.values():
         say(corpus.usage(max(plan.study.windows)))
     for warning in plan.warnings:
@@ -250,14 +249,12 @@ def _put_together(
     plan: Plan,
     measured: Sequence[PlannedCheckpoint],
     results: Path,
-    claim: Claim,
+    lock: FolderLock,
     replace: bool,
     figures: bool,
     finished: bool = True,
 ) -> Results:
     """Write dataset, tables, figures and report, unless they are there and nothing has changed since."""
-    from qkscope.results import load_results
-
     computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]
     notes = [plan.warnings, plan.findings, plan.missing, versions(), computed]
     digest = made_from(plan.study, measured, results, notes if figures else [*notes, "without figures"])
@@ -271,19 +268,19 @@ def _put_together(
     for warning in assembled.warnings:
         say(f"warning: {warning}")
     plan.warnings += assembled.warnings
-    with manifest.replacing_set(results, digest, holds.record(), claim.require) as folder:
+    with manifest.replacing_set(results, digest, holds.record(), lock.require) as folder:
         _write(plan, measured, assembled, results, folder)
     loaded = load_results(results)
     try:
-        with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
+        with manifest.replacing_drawn(results, digest, owner.DRAWN, lock.require) as folder:
             _summarize_and_draw(loaded, folder, figures)
     except Exception as error:
         with suppress(StoreError):
-            if claim.holds():
-                manifest.note_failed(results, f"figures and report were not drawn: {in_words(error)}")
+            if lock.holds():
+                manifest.note_failed(results, f"figures and report were not drawn: {error_line(error)}")
         raise
     if finished:
-        manifest.note_finished(results, _problem(plan, loaded), claim.require)
+        manifest.note_finished(results, _problem(plan, loaded), lock.require)
     return loaded
 
 
@@ -291,9 +288,7 @@ def _write(
     plan: Plan, measured: Sequence[PlannedCheckpoint], assembled: AssembledCells, results: Path, folder: Path
 ) -> None:
     """The dataset and the tables made from it, into an empty folder."""
-    from qkscope.results.aggregate import scalars
-    from qkscope.results.dataset import NAME, read_dataset
-    from qkscope.results.tables import select, write_tables
+    # Late, because they import pandas.
     from qkscope.stats.alarms import alarms
     from qkscope.stats.attribution import causes
 
@@ -310,11 +305,8 @@ def _write(
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, assembled.same_axis))
     write_axes(assembled, folder / "axes.safetensors")
     write_excerpts(study, measured, data, results, folder / examples.NAME)
-    bad = heads["bad_q"] + heads["bad_k"] > 0
-    lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
-    warnings = unmeasured_warnings(heads, lost)
-    plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
-    record = provenance(plan, measured, lost, [*plan.findings, *new])
+    plan.warnings += [f"{name}: {why}" for name, why in unmeasured_warnings(heads).items()]
+    record = provenance(plan, measured, non_finite_heads(heads), [*plan.findings, *new])
     if study.alarms is not None:
         found = alarms(study.alarms, order, scalars(select(data, "own").sel(checkpoint=order)))
         record["alarms"] = [str(alarm) for alarm in found]
@@ -324,15 +316,8 @@ def _write(
 
 def redraw(results: Results, ablation: pd.DataFrame) -> None:
     """Put a table of ablations into a results folder, and draw summary, figures and report anew with it."""
-    from dataclasses import replace
-
-    folder, parts = results.folder, owner.DRAWN
-    with (
-        store.clear_errors(folder),
-        claimed(folder, folder.name) as claim,
-        manifest.replacing_drawn(folder, results.made_from, parts, claim.require) as staged,
-    ):
-        _summarize_and_draw(replace(results, ablation=ablation), staged, figures=True)
+    with owner.redrawing(results.folder, results.made_from, owner.DRAWN) as staged:
+        _summarize_and_draw(dataclasses.replace(results, ablation=ablation), staged, figures=True)
 
 
 def _summarize_and_draw(results: Results, folder: Path, figures: bool) -> None:

@@ -21,10 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.probe_rotation import check_windows, depends_on_length, why_not_together
+from qkscope.checkpoints import Source, load_config, load_tokenizer, resolve, rotation_settings, same_rotation
+from qkscope.checkpoints.doctor import Finding
+from qkscope.checkpoints.rope import frequencies
+from qkscope.corpus import Corpus, Document, load_corpus, token_file
 from qkscope.errors import CorpusError, HubError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, sums_for
 from qkscope.progress import say
@@ -33,20 +37,15 @@ from qkscope.run.units import (
     CAPTURE_VERSION,
     Job,
     documents_digest,
-    in_words,
-    in_words_missing,
+    error_line,
     missing_sums,
     sum_settings,
+    why_measured_again,
 )
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 from qkscope.sums import ExampleSum
 from qkscope.sums.head_index import HeadIndex, sample_heads
-
-if TYPE_CHECKING:
-    from qkscope.checkpoints import Source
-    from qkscope.checkpoints.doctor import Finding
-    from qkscope.corpus import Corpus, Document
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,6 @@ def without_counterfactual(planned: Iterable[PlannedCheckpoint]) -> list[Planned
 
 def pinned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Checkpoints on the hub by their commits, since a branch may move while a study runs."""
-    from qkscope.checkpoints import resolve
-
     found = []
     for checkpoint in checkpoints:
         if checkpoint.source.path is None:
@@ -106,7 +103,7 @@ def pinned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | None = None) -> Plan:
-    """Look at every checkpoint. Raises if none can be measured, and where the texts do not suffice."""
+    """Plan every checkpoint. Raises if none can be measured, or if the texts do not suffice."""
     plan = Plan(study)
     texts = _Texts(study, cache)
     for checkpoint in checkpoints:
@@ -117,7 +114,7 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
         except (CorpusError, StoreError):
             raise  # every checkpoint reads the same texts and writes to the same disk
         except QkscopeError as error:
-            plan.missing[checkpoint.name] = in_words(error)
+            plan.missing[checkpoint.name] = error_line(error)
             continue
         plan.planned.append(planned)
     if not plan.planned and plan.missing:
@@ -143,7 +140,7 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job]) -> list[Job]:
         if not missing:
             continue
         todo.append(replace(job, sums={name: job.sums[name] for name in job.sums if name in missing}))
-        if why := in_words_missing(missing, job.sums):
+        if why := why_measured_again(missing, job.sums):
             again.setdefault((job.name, why), []).append(job.group)
     for (name, why), groups in again.items():
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
@@ -160,7 +157,7 @@ def holding(study: Study, planned: Iterable[PlannedCheckpoint]) -> Holding:
             tokens=each.corpus.digest,
             dtype=each.checkpoint.source.dtype,
             window=each.checkpoint.window,
-            heads=head_mask(zip(each.heads.layer.tolist(), each.heads.head.tolist(), strict=True)),
+            heads=head_mask(each.heads.pairs),
         )
         for each in planned
         if not each.checkpoint.counterfactual
@@ -168,11 +165,24 @@ def holding(study: Study, planned: Iterable[PlannedCheckpoint]) -> Holding:
     return replace(study_holding(study), checkpoints=parts)
 
 
-def heads_of(study: Study, checkpoint: Checkpoint, architecture: Architecture) -> HeadIndex:
-    """The heads of a checkpoint that a study measures."""
+@dataclass(frozen=True)
+class ConfiguredCheckpoint:
+    """A checkpoint by its configuration: its architecture, and the heads that the study measures."""
+
+    config: Any
+    architecture: Architecture
+    heads: HeadIndex
+
+
+def read_configuration(study: Study, checkpoint: Checkpoint) -> ConfiguredCheckpoint:
+    """Read and check a checkpoint's configuration."""
+    config = load_config(checkpoint.source)
+    check_windows(config, checkpoint.rings(study.windows))
+    architecture = read_architecture(config)
     layers = architecture.measured_layers(longest=checkpoint.window)
     pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
-    return HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+    heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+    return ConfiguredCheckpoint(config, architecture, heads)
 
 
 def group_documents(corpus: Corpus, group: int, groups: int) -> list[Document]:
@@ -180,7 +190,7 @@ def group_documents(corpus: Corpus, group: int, groups: int) -> list[Document]:
 
 
 class _Texts:
-    """The study's corpus in the tokens of each tokenizer, each read once and kept once."""
+    """The study's corpus by tokenizer; each is read, and held in memory, once."""
 
     def __init__(self, study: Study, cache: Path | None) -> None:
         self._study, self._cache = study, cache
@@ -188,9 +198,6 @@ class _Texts:
         self.by_digest: dict[str, Corpus] = {}
 
     def of(self, source: Source) -> Corpus:
-        from qkscope.checkpoints import load_tokenizer
-        from qkscope.corpus import load_corpus, token_file
-
         tokens = token_file(self._study.corpus)
         own = str(tokens) if tokens else source.tokenizer
         key = (own, None) if own else (source.model, source.revision)
@@ -217,16 +224,10 @@ def unfilled_windows(study: Study, corpus: Corpus) -> Iterator[tuple[int, str]]:
 
 
 def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> PlannedCheckpoint:
-    from qkscope.checkpoints import load_config, resolve, rotation_settings
-    from qkscope.checkpoints.rope import frequencies
-
     resolved = resolve(checkpoint.source)
     checkpoint = replace(checkpoint, source=resolved.source)
-    config = load_config(checkpoint.source)
-    rings = checkpoint.rings(study.windows)
-    check_windows(config, rings)
-    architecture = read_architecture(config)
-    heads = heads_of(study, checkpoint, architecture)
+    found = read_configuration(study, checkpoint)
+    config, heads, rings = found.config, found.heads, checkpoint.rings(study.windows)
     corpus = texts.of(checkpoint.source)
     key: dict[str, Any] = {
         "checkpoint": resolved.commit,
@@ -259,7 +260,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
     return PlannedCheckpoint(
         checkpoint,
         resolved.commit,
-        architecture,
+        found.architecture,
         heads,
         corpus,
         tuple(jobs),
@@ -328,8 +329,6 @@ def controls(study: Study, checkpoints: Sequence[Checkpoint]) -> tuple[list[Chec
     """
     if study.kind != "training" or not study.controls.rotation:
         return [], []
-    from qkscope.checkpoints import load_config, rotation_settings, same_rotation
-
     known: list[tuple[Checkpoint, str]] = []
     for checkpoint in checkpoints:
         with suppress(QkscopeError):  # planning reports it
@@ -374,8 +373,6 @@ def _exchanged(weights: Checkpoint, other: Checkpoint, settings: str) -> Checkpo
 
 def _why_not(study: Study, checkpoint: Checkpoint) -> str | None:
     """Why a counterfactual checkpoint cannot be measured; None if it can, or if only the hub did not answer."""
-    from qkscope.checkpoints import load_config
-
     try:
         return why_not_together(load_config(checkpoint.source), checkpoint.rings(study.windows))
     except HubError:

@@ -13,28 +13,32 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.architecture import Architecture
 from qkscope.capture.memory import moments_bytes, weights_bytes
-from qkscope.capture.probe_rotation import check_windows
-from qkscope.checkpoints import hub
+from qkscope.checkpoints import find_tokenizer, hub, load_tokenizer
+from qkscope.checkpoints.doctor import Finding
+from qkscope.checkpoints.files import require_files
 from qkscope.checkpoints.hub import on_hub
+from qkscope.corpus import Corpus, load_corpus, token_file
+from qkscope.corpus.texts import files_on_hub
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
 from qkscope.run.inspection import different_tokens, inspect_study, other_vocabulary
-from qkscope.run.plan import controls, corpus_warnings, heads_of, unfilled_windows
+from qkscope.run.plan import (
+    ConfiguredCheckpoint,
+    controls,
+    corpus_warnings,
+    read_configuration,
+    unfilled_windows,
+)
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.load import missing_files, read_study, rendered
 from qkscope.study.yaml_lines import Loc, Mistake
-from qkscope.sums.head_index import HeadIndex
 from qkscope.words import count, duration, listing
-
-if TYPE_CHECKING:
-    from qkscope.checkpoints.doctor import Finding
-    from qkscope.corpus import Corpus
 
 
 @dataclass(frozen=True)
@@ -100,17 +104,10 @@ def preflight(path: Path | str) -> Preflight:
 
 
 def _check_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> None:
-    from qkscope.checkpoints import load_config
-    from qkscope.checkpoints.files import require_files
-
     def look(checkpoint: Checkpoint) -> None:
         require_files(checkpoint.source, "model")
-        config = load_config(checkpoint.source)
-        architecture = read_architecture(config)
-        heads = heads_of(study, checkpoint, architecture)
-        check_windows(config, checkpoint.rings(study.windows))
-        found.configured[checkpoint.name] = ConfiguredCheckpoint(config, architecture, heads)
-        warning = architecture.window_warning(checkpoint.window)
+        own = found.configured[checkpoint.name] = read_configuration(study, checkpoint)
+        warning = own.architecture.window_warning(checkpoint.window)
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
 
@@ -123,9 +120,6 @@ def _check_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _
 
 def _check_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Checks) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
-    from qkscope.checkpoints import load_tokenizer
-    from qkscope.corpus import load_corpus, token_file
-
     tokens = token_file(study.corpus)
     users_of: dict[str, Checkpoint] = {}
     for each in checkpoints:
@@ -166,9 +160,6 @@ MOST_LOOKED = 12
 
 def _check_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Checks) -> list[Checkpoint]:
     """Are the repositories, revisions, tokenizers and texts on the hub there? Returns the checkpoints that are."""
-    from qkscope.checkpoints import find_tokenizer
-    from qkscope.corpus.texts import files_on_hub
-
     there = [each for each in checkpoints if _is_hubs(each.source.model) and each.source.path is None]
     texts = [source for source in study.corpus.source if on_hub(source)]
     try:
@@ -203,7 +194,7 @@ def _present(repo: str, there: Sequence[Checkpoint], found: _Checks) -> Iterator
         return
     for each in members:
         revision = each.source.revision
-        # What is no name of a branch or tag is a commit, or an error that names the nearest.
+        # Any other revision is a commit, or does not exist: the error suggests the nearest names.
         if revision in known or found.check(each.loc, partial(hub.list_files, repo, revision)):
             yield each
 
@@ -220,15 +211,6 @@ def _ends(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 # (benchmarks/RESULTS.md), half with 5 M, a third with the demo's.
 REACHED = 0.7
 SIDE = 1024
-
-
-@dataclass(frozen=True)
-class ConfiguredCheckpoint:
-    """A checkpoint by its configuration."""
-
-    config: Any
-    architecture: Architecture
-    heads: HeadIndex
 
 
 def cost(

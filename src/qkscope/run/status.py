@@ -30,11 +30,11 @@ from qkscope.run.units import (
     HEARTBEAT_SECONDS,
     UNITS,
     Job,
-    in_words_missing,
     missing_sums,
     sum_keys,
     sum_path,
     unit_path,
+    why_measured_again,
 )
 from qkscope.study import Checkpoint, load_study
 from qkscope.study.schema import folder_name
@@ -264,7 +264,7 @@ def _state(path: Path, row: Mapping[str, Any], verify: bool) -> tuple[str, str]:
         return "running", running
     if failed:
         return "failed", failed
-    again = in_words_missing(missing, sums or missing)
+    again = why_measured_again(missing, sums or missing)
     return "waiting", f"must be measured again: {again}" if again else lost
 
 

@@ -17,19 +17,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkscope import store
+from qkscope.capture import Probing, measure
+from qkscope.checkpoints import Resolved, load_resolved
+from qkscope.checkpoints.hub import need
+from qkscope.corpus import Document
 from qkscope.errors import EngineError, MemoryShortError, QkscopeError, StoreError, printable
 from qkscope.measures import registry
 from qkscope.progress import say
 from qkscope.sums import FactSum, Sum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
-
-if TYPE_CHECKING:
-    from qkscope.checkpoints import Resolved
-    from qkscope.corpus import Document
 
 Tick = Callable[[int], None]
 """Called with the number of tokens that a pass has read."""
@@ -49,7 +49,7 @@ UNITS = "units"
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
 
-_PARTS_IN_WORDS = {
+_WHY_PART_CHANGED = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
@@ -128,7 +128,7 @@ def why_stale(found: SumKey, wanted: SumKey) -> str | None:
         plain = f"{part} was {found.get(part)}, is now {wanted[part]}"
         if part in ("version", "parameters"):
             plain = f"{part} of {wanted['sum']}: {plain}"
-        reasons.append(_PARTS_IN_WORDS.get(part, plain))
+        reasons.append(_WHY_PART_CHANGED.get(part, plain))
     return "; ".join(reasons) or None
 
 
@@ -156,7 +156,7 @@ def missing_sums(unit: Path, keys: Mapping[str, SumKey], verify: bool = True) ->
     return found
 
 
-def in_words_missing(missing: Mapping[str, str], wanted: Collection[str]) -> str:
+def why_measured_again(missing: Mapping[str, str], wanted: Collection[str]) -> str:
     """Why a unit is measured again; empty if none of its sums was measured before."""
     absent = sorted(name for name, why in missing.items() if not why)
     reasons = list(dict.fromkeys(why for why in missing.values() if why))
@@ -241,9 +241,6 @@ def _free() -> None:
 
 def import_libraries() -> None:
     """Import what measuring needs, so that this is not counted as time of the first unit."""
-    import qkscope.capture  # noqa: F401
-    from qkscope.checkpoints.hub import need
-
     for library in ("torch", "transformers.modeling_utils"):
         need(library)
 
@@ -286,8 +283,6 @@ class UnitMeasurer:
         return dump_unit(self.measure(job, documents, on_tokens), job)
 
     def measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> Unit:
-        from qkscope.capture import measure
-
         self._load(job.source)
         return measure(
             self._model,
@@ -305,9 +300,6 @@ class UnitMeasurer:
         self._source = self._model = self._probe = None
 
     def _load(self, source: Resolved) -> None:
-        from qkscope.capture import Probing
-        from qkscope.checkpoints import load_resolved
-
         if self._source != source:
             if self._source is not None:  # collecting takes half a second
                 self.end()
@@ -331,7 +323,7 @@ def _known_sums(job: Job) -> dict[type[Sum], Mapping[str, Any]]:
 
 
 def mark_running(path: Path) -> None:
-    """Write `<group>.running`: this process measures the unit at `path`, whatever failed before."""
+    """Write `<group>.running`: this process measures the unit at `path`. The mark of an earlier failure is removed."""
     who = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
     store.write_json(path.with_suffix(".running"), who)
     path.with_suffix(".failed").unlink(missing_ok=True)
@@ -363,7 +355,7 @@ def mark_failed(path: Path, text: str) -> None:
         store.write_text(path.with_suffix(".failed"), text)
 
 
-def in_words(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error as one line, with its type unless it is one of ours."""
     text = " ".join(str(error).split())
     if isinstance(error, QkscopeError) and text:

@@ -24,19 +24,17 @@ from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CheckpointError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
 from qkscope.progress import quiet, say
-from qkscope.results import owner
+from qkscope.results import Results, owner
 from qkscope.results.aggregate import scalars
-from qkscope.results.lock import Claim, claimed
+from qkscope.results.lock import FolderLock, locked
 from qkscope.run.engines import open_engine
-from qkscope.run.pipeline import run_claimed
+from qkscope.run.pipeline import run_locked
 from qkscope.study import Checkpoint, Entry, Study, load_study, sources
-from qkscope.study.init import CHANGE_ME
+from qkscope.study.init import CHANGE_ME, init
 from qkscope.study.load import read_study
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from qkscope.results import Results
 
 POLL_SECONDS = 10.0
 # Columns of the terminal table: those of a model's numbers that it has, in this order.
@@ -92,7 +90,7 @@ def watch(
     name = path.resolve().name if path.is_dir() else _study(path).name
     folder = Path(out) if out is not None else Path("results") / name
     study_path = _study_of(path, folder, poll) if path.is_dir() else path
-    with store.clear_errors(folder), claimed(folder, study_path.stem) as claim:
+    with store.clear_errors(folder), locked(folder, study_path.stem) as lock:
         found = WatchState(folder)
         marks: dict[str, FileMarks] = {}
         failed: dict[str, FileMarks | None] = {}
@@ -106,7 +104,7 @@ def watch(
                 found.waiting = {n: why for n, why in waiting.items() if n not in checkpoints}
                 show()
                 if checkpoints.keys() - found.numbers:
-                    missing = _measure(part, claim, found)
+                    missing = _measure(part, lock, found)
                     for name in missing & checkpoints.keys():
                         failed[name] = marks.get(name)
                         (folder / RECORDS / checkpoints[name].folder / LIVE).unlink(missing_ok=True)
@@ -119,8 +117,6 @@ def watch(
 
 def _study_of(checkpoints: Path, folder: Path, poll: float) -> Path:
     """The study of a folder of checkpoints, written once the first one is complete."""
-    from qkscope.study.init import init
-
     path = folder / "watch.yaml"
     while not path.exists():
         try:
@@ -225,13 +221,13 @@ def _recorded(
     return own
 
 
-def _measure(part: Study, claim: Claim, found: WatchState) -> Collection[str]:
+def _measure(part: Study, lock: FolderLock, found: WatchState) -> Collection[str]:
     """Run the study; note numbers, alarms and problems. The names of checkpoints that cannot be measured."""
     names = [each.name for each in sources(part)]
     engine = open_engine("local", part)
     try:
         owner.refuse_other(found.folder, owner.study_holding(part), named=names)
-        results, problem = run_claimed(part, found.folder, engine, claim)
+        results, problem = run_locked(part, found.folder, engine, lock)
     except StudyError as error:  # none of them can be measured
         missing = dict.fromkeys(names, str(error))
     else:

@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from qkscope import defaults
 from qkscope.capture import Probing, measure
 from qkscope.capture.ablation import PARTS, Ablation, MeanVectors, check_ablation, document_nats
+from qkscope.capture.architecture import read_architecture
 from qkscope.capture.head import LanguageHead
+from qkscope.checkpoints import load_config, load_tokenizer, resolve
+from qkscope.corpus import Document, load_corpus
 from qkscope.errors import CaptureError, StudyError, TableError
 from qkscope.measures.anatomy import path_about
 from qkscope.measures.position import bin_phases
@@ -31,9 +34,10 @@ from qkscope.progress import progress, say
 from qkscope.results import Results, load_results
 from qkscope.results.dataset import NAME
 from qkscope.results.tables import ABLATION, ABLATION_COLUMNS
+from qkscope.run.pipeline import redraw
 from qkscope.scanning.head_sets import Head, choose, draw, population, standard_sets
 from qkscope.scanning.measured import measured_cell, results_in_memory
-from qkscope.scanning.subject import Subject, corpus_spec, read_documents
+from qkscope.scanning.subject import Subject, corpus_spec, deal, read_documents
 from qkscope.store import write_csv
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import HeadIndex
@@ -45,8 +49,6 @@ from qkscope.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.corpus import Document
 
 Array = NDArray[np.float64]
 
@@ -154,8 +156,6 @@ def ablate(
     if out is not None:
         write_csv(Path(out) / ABLATION, table)
     elif results is not None:
-        from qkscope.run.pipeline import redraw
-
         redraw(results, _joined(results.ablation, table))
     return AblationResult(table)
 
@@ -168,10 +168,6 @@ def _study_task(
     dtype: str,
     device: str | None,
 ) -> _AblationTask:
-    from qkscope.capture.architecture import read_architecture
-    from qkscope.checkpoints import load_config, load_tokenizer, resolve
-    from qkscope.corpus import load_corpus
-
     path = results.folder / "study.yaml"
     if not path.is_file():
         raise StudyError(f"{results.folder} is not a study's results: give the model itself, with its texts")
@@ -283,9 +279,8 @@ def _units(task: _AblationTask, model: Any, layers: Sequence[int], width: int, *
     shape = task.subject.architecture
     pairs = [(layer, head) for layer in layers for head in range(shape.q_heads[layer])]
     every = HeadIndex.of(pairs, shape.gqa_ratios, shape.rope_by_layer())
-    groups = min(defaults.GROUPS, len(task.for_paths)) if task.table is None else 1
-    dealt = [task.for_paths[group::groups] for group in range(groups)]
-    return [measure(model, documents, every, (width,), **options) for documents in dealt]
+    groups = deal(task.for_paths, defaults.GROUPS if task.table is None else 1)
+    return [measure(model, documents, every, (width,), **options) for documents in groups]
 
 
 def _known_rotations(unit: Unit, layers: Sequence[int], family: str) -> dict[int, Rotation]:

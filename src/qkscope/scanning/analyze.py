@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.progress import progress
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.results.owner import Holding, Part, head_mask, refuse_other
-from qkscope.results.taxonomy import Thresholds, transitions
+from qkscope.results.taxonomy import Thresholds
 from qkscope.scanning.measured import MeasuredHeads, results_in_memory
 from qkscope.store import short_digest
 from qkscope.sums import FactSum, MomentSum, PathSum
@@ -48,9 +48,6 @@ from qkscope.vectors import (
 )
 from qkscope.workers import cores, one_thread_each
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Array = NDArray[np.float64]
 
 # Bytes at the end of a parquet file that tell it from others.
@@ -67,11 +64,6 @@ class Analysis(MeasuredHeads):
     """
 
     problems: list[str]
-
-    @property
-    def transitions(self) -> pd.DataFrame:
-        """Heads that moved between classes from one checkpoint to the next."""
-        return transitions(self.heads, self.results.timeline.models)
 
     def summary(self) -> str:
         """A line a model: heads, mean r_q and r_k, and the share of each class."""

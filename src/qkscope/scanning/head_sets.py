@@ -21,6 +21,7 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from qkscope.errors import TableError
+from qkscope.results.roles import with_role
 from qkscope.results.taxonomy import SCORE_CLASSES
 
 if TYPE_CHECKING:
@@ -128,13 +129,11 @@ def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> pd.Se
 
 
 def _of_role(name: str, table: pd.DataFrame) -> pd.Series:
-    """Heads with a role; the column `roles` has all roles of a head, joined by "; "."""
     if "roles" not in table:
         raise TableError(f"--heads: role:{name}: roles of heads were not measured")
-    roles = table["roles"].str.split("; ")
-    here = roles.map(lambda each: name in each)
+    here = with_role(table, name)
     if not here.any():
-        there = sorted(set(roles.explode()) - {""})
+        there = sorted(set(table["roles"].str.split("; ").explode()) - {""})
         raise TableError(f"--heads: no head of role {name!r}; there are {', '.join(there) or 'none'}")
     return here
 

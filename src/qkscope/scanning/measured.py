@@ -15,12 +15,11 @@ from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.owner import Holding, writing
 from qkscope.results.results_folder import results_of
 from qkscope.results.tables import write_tables
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-    from qkscope.sums.unit import Unit
 
 
 @dataclass(frozen=True, repr=False)

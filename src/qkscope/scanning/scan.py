@@ -23,19 +23,17 @@ from qkscope.errors import CaptureError, StoreError
 from qkscope.measures.registry import chosen, sums_for, unknown_measures
 from qkscope.progress import progress
 from qkscope.results.owner import Holding, held, refuse_other
-from qkscope.results.roles import ROLES
+from qkscope.results.roles import ROLES, with_role
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, too_few_measured, unmeasured_warnings
 from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_memory
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
 from qkscope.store import write_json
 from qkscope.sums import KeySum
-from qkscope.sums.unit import unknown_rotation_warning
+from qkscope.sums.unit import Unit, unknown_rotation_warning
 from qkscope.words import bare, percent, tokens
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.sums.unit import Unit
 
 # A measure that `decides` averages -> its column.
 _PARTS = {
@@ -121,8 +119,9 @@ class ScanResult(MeasuredHeads):
 
         rows = []
         for role in ROLES if "roles" in self.heads else ():
-            has_role = self.heads["roles"].str.split("; ").map(lambda names, role=role: role.name in names)
-            own = self.heads[has_role].sort_values(role.variable, ascending=False, kind="stable")
+            own = self.heads[with_role(self.heads, role.name)].sort_values(
+                role.variable, ascending=False, kind="stable"
+            )
             best = [f"L{r.layer}H{r.head} {getattr(r, role.variable):.2f}" for r in own.head(3).itertuples()]
             if len(own):
                 rows.append({"role": role.name, "heads": len(own), "strongest": ", ".join(best)})
@@ -339,8 +338,7 @@ def _result(
     cell = measured_cell(subject.name, units, window, layers, measures, components, texts)
     results = results_in_memory([cell], subject.name)
     heads = results.heads
-    non_finite = {subject.name: int((heads["bad_q"] + heads["bad_k"] > 0).sum())}
-    for warning in unmeasured_warnings(heads, non_finite).values():
+    for warning in unmeasured_warnings(heads).values():
         warn(setup.warnings, warning)
     return ScanResult(
         results,
@@ -356,5 +354,5 @@ def _result(
         available=setup.available,
         origin=subject.origin,
         corpus=texts,
-        problem=too_few_measured(heads, non_finite, "--dtype float32"),
+        problem=too_few_measured(heads, "--dtype float32"),
     )

@@ -7,20 +7,18 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkscope.capture import find_backbone
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
+from qkscope.checkpoints import Source, load_config, load_model, load_tokenizer, resolve
+from qkscope.corpus import Document, documents_from, load_corpus
 from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError
 from qkscope.results.owner import Part, head_mask
 from qkscope.study import CorpusSpec
 from qkscope.sums.head_index import HeadIndex, sample_heads
-
-if TYPE_CHECKING:
-    from qkscope.checkpoints import Source
-    from qkscope.corpus import Document
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +49,6 @@ class Subject:
             architecture = read_architecture(config)
             name = Path(str(getattr(model.config, "name_or_path", ""))).name or architecture.family
             return cls(name, architecture, config, loaded=model, tokenizer=tokenizer)
-        from qkscope.checkpoints import Source, load_config
-
         where = tokenizer if isinstance(tokenizer, str) else None
         source = Source(str(model), revision=revision, tokenizer=where, settings_in="scan", **reading)
         config, path = load_config(source), Path(model).expanduser()
@@ -63,8 +59,6 @@ class Subject:
 
     def find_tokenizer(self) -> Any:
         """The tokenizer that was given, or else the one stored with the model; None if there is none."""
-        from qkscope.checkpoints import Source, load_tokenizer
-
         if isinstance(self.tokenizer, str):
             return load_tokenizer(self.source or Source(self.tokenizer, settings_in="scan"))
         if self.tokenizer is None and self.source is not None:
@@ -74,8 +68,6 @@ class Subject:
     def identity(self) -> str:
         """The commit or a digest of the files of a model to load; a digest of the weights of one in memory."""
         if self.source is not None:
-            from qkscope.checkpoints import resolve
-
             return resolve(self.source).commit
         import torch
 
@@ -88,8 +80,6 @@ class Subject:
     def load(self) -> Any:
         if self.source is None:
             return self.loaded
-        from qkscope.checkpoints import load_model
-
         return load_model(self.source)
 
     @property
@@ -104,7 +94,7 @@ class Setup:
 
     subject: Subject
     documents: list[Document]
-    groups: list[list[Document]]
+    groups: list[Sequence[Document]]
     heads: HeadIndex
     available: int | None
     """Tokens of the texts that were read, used or not; None for texts in memory."""
@@ -112,8 +102,8 @@ class Setup:
 
     def part(self) -> Part:
         """Digests of weights and texts, and the heads, for the record of a results folder."""
-        mask = head_mask(zip(self.heads.layer.tolist(), self.heads.head.tolist(), strict=True))
-        return Part(weights=self.subject.identity(), texts=digest(self.documents), heads=mask)
+        weights, texts = self.subject.identity(), digest(self.documents)
+        return Part(weights=weights, texts=texts, heads=head_mask(self.heads.pairs))
 
     def check_memory(self) -> None:
         """Before the weights are loaded: is there memory for them and for the moments of every group?"""
@@ -147,7 +137,7 @@ def prepare(
     longest = min(window, max(len(document.tokens) for document in documents))
     hint = ", or measure these layers with --sliding"
     layers = architecture.measured_layers(include_sliding, longest, hint)
-    if heads == "all" or isinstance(heads, int):
+    if isinstance(heads, int) or heads == "all":
         count = heads if isinstance(heads, int) else None
         pairs = sample_heads(layers, architecture.q_heads, count, spec.seed)
     elif isinstance(heads, str):
@@ -155,9 +145,13 @@ def prepare(
     else:
         pairs = [(int(layer), int(head)) for layer, head in heads]
     index = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+    return Setup(subject, documents, deal(documents, groups), index, available, warnings)
+
+
+def deal(documents: Sequence[Document], groups: int) -> list[Sequence[Document]]:
+    """Deal documents into `groups` groups, or into groups of one document if there are fewer."""
     count = min(groups, len(documents))
-    dealt = [documents[group::count] for group in range(count)]
-    return Setup(subject, documents, dealt, index, available, warnings)
+    return [documents[group::count] for group in range(count)]
 
 
 def corpus_spec(text_paths: Sequence[Path | str], documents: int, seed: int, **how: Any) -> CorpusSpec:
@@ -170,8 +164,6 @@ def read_documents(
     subject: Subject, window: int, texts: Iterable[Any] | None, spec: CorpusSpec, warnings: list[str]
 ) -> tuple[list[Document], int | None]:
     """The documents of `texts`, else of the files of `spec`, and how many tokens these files have."""
-    from qkscope.corpus import documents_from, load_corpus
-
     available = None
     if texts is not None:
         given = texts if isinstance(texts, str | bytes) else list(texts)

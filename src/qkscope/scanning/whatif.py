@@ -25,6 +25,8 @@ from qkscope import defaults, store
 from qkscope.capture import Probing, measure
 from qkscope.capture.hooks import rope_in_layers
 from qkscope.capture.probe_rotation import depends_on_length
+from qkscope.checkpoints import Source, load_config
+from qkscope.checkpoints.rope import Candidate, first_negative, frequencies, parse_candidate, parse_layers
 from qkscope.errors import CaptureError
 from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.registry import chosen, sums_for, variables
@@ -43,9 +45,6 @@ from qkscope.words import number, tokens
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from qkscope.checkpoints import Source
-    from qkscope.checkpoints.rope import Candidate
 
 Array = NDArray[np.float64]
 
@@ -103,8 +102,8 @@ class WhatIf:
             sign = "B(m) > 0" if bound is None else f"B(m) < 0 from {bound:,}"
             lines.append(f"  {row.candidate:<{width}}  {'   '.join(parts)}   {sign}")
         for name, rows in self.wavelengths.groupby("candidate", sort=False):
-            if worst := _at_fault(rows):
-                lines.append(f"{name}: {worst}")
+            if main := _main_wavelengths(rows):
+                lines.append(f"{name}: {main}")
         best = str(self.ranking["candidate"].iloc[0])
         if best != CURRENT:
             lines.append(f"config.json of {best}: {self.snippets[best]}")
@@ -165,9 +164,6 @@ def whatif(
     windows  tokens read from each document, ascending (default: the model's positions, at most 2,048)
     texts, text_paths, documents, heads, replace, ...  as in `scan`
     """
-    from qkscope.checkpoints import load_config
-    from qkscope.checkpoints.rope import parse_candidate, parse_layers
-
     reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     named = isinstance(model, str | Path)
     subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading) if named else None
@@ -240,8 +236,6 @@ def _measured(
 
     `source` and its `config` have the candidate's settings. With `layers`, only these get them, by a hook.
     """
-    from qkscope.checkpoints.rope import first_negative, frequencies
-
     model = (changed(setup.subject, source=source) if layers is None else setup.subject).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
@@ -407,7 +401,7 @@ def _wavelength_table(found: Mapping[str, _CandidateNumbers], window: int) -> pd
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
 
 
-def _at_fault(rows: pd.DataFrame) -> str:
+def _main_wavelengths(rows: pd.DataFrame) -> str:
     """The fewest wavelengths that carry most of the change, as a sentence."""
     ordered = rows.sort_values("share_of_change", ascending=False)
     carried = ordered["share_of_change"].cumsum()

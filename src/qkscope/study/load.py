@@ -16,6 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from qkscope.checkpoints import discover
+from qkscope.checkpoints.files import left_out
 from qkscope.errors import QkscopeError, StudyError
 from qkscope.study.schema import (
     AlarmsSpec,
@@ -124,8 +126,6 @@ def missing_files(path: Path, study: Study) -> list[str]:
 
 def left_out_of(path: Path | str) -> dict[str, str]:
     """Folders that `checkpoints: FOLDER` of the study at `path`, or of its phases, does not measure, and why."""
-    from qkscope.checkpoints.files import left_out
-
     base = Path(path).resolve().parent
     folder, *phases = _folders_of_checkpoints(Path(path))
     if folder is not None:
@@ -188,8 +188,6 @@ def _phase_folders(data: dict[Any, Any]) -> list[tuple[int, dict[Any, Any]]]:
 
 def _discovered(folder: str, base: Path, loc: Loc) -> tuple[list[dict[str, str]], list[Mistake]]:
     """The checkpoint folders below `folder`, in training order."""
-    from qkscope.checkpoints import discover
-
     path = absolute(folder, base)
     try:
         return [{"folder": str(found)} for found in discover(Path(path))], []

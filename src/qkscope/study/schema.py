@@ -44,9 +44,7 @@ class _Part(BaseModel):
 class CorpusSpec(_Part):
     """The texts to measure on. All keys are optional."""
 
-    source: Annotated[
-        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-    ] = Field(default=["stdlib"], min_length=1)
+    source: list[str] = Field(default=["stdlib"], min_length=1)
     """One or several: `stdlib` (Python's sources), a file, a folder, a .jsonl or .parquet file, `hub:owner/name`."""
     split: str = "train"
     """Split of a hub dataset."""
@@ -200,10 +198,7 @@ class Study(_Part):
     """Run code that comes with the model. Only if you trust it."""
     allow_pickle: bool = False
     """Read .bin weights, which can run code. Only if you trust them."""
-    corpus: Annotated[
-        CorpusSpec,
-        BeforeValidator(lambda value: {"source": value} if isinstance(value, str | list) else value),
-    ] = CorpusSpec()
+    corpus: CorpusSpec = CorpusSpec()
     """The texts; `corpus: SOURCE` is short for `corpus: {source: SOURCE}`."""
     heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
     """`all`, or `{sample: 300, seed: 0}`."""

@@ -87,6 +87,11 @@ class HeadIndex:
     def __len__(self) -> int:
         return len(self.layer)
 
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(layer, head) of each head."""
+        return list(zip(self.layer.tolist(), self.head.tolist(), strict=True))
+
     def to_meta(self) -> dict[str, Any]:
         """As plain lists, for a file's description."""
         return {name: getattr(self, name).tolist() for name in ("layer", "head", "kv_head", "rope")}
