@@ -73,7 +73,7 @@ def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(stud
     assert "warning: checkpoint-2: 1 of 8 heads" in capsys.readouterr().err
     assert status("results/small").unmeasured == {"checkpoint-2": 1}
     done = CliRunner().invoke(main, ["status", "results/small"])
-    assert "1 heads have NaN or infinite values" in " ".join(done.output.split())
+    assert "1 head has NaN or infinite values" in " ".join(done.output.split())
 
 
 def test_a_head_with_nan_does_not_make_the_rotation_of_its_layer_unknown(study, no_drawing, capsys):
@@ -82,7 +82,7 @@ def test_a_head_with_nan_does_not_make_the_rotation_of_its_layer_unknown(study, 
     run(study)
     err = capsys.readouterr().err
     assert "1 of 8 heads are unmeasured" in err
-    assert "rotation of layers" not in err
+    assert "rotation of layer" not in err
     assert "other frequencies" not in err
     results = qkscope.load_results("results/small")
     assert np.isfinite(results.head(1, 3).set_index("model").loc["checkpoint-2", "r_q_const"])
