@@ -752,6 +752,15 @@ def test_heads_that_a_line_misses_are_counted_and_named():
     detail = by_id(made)["linearity"].detail
     assert "1 of 90" in detail
     assert "layer 4 head 2" in detail
+    # Another head exceeds |r| as far, but by noise of its groups of documents.
+    other = ((data["layer"] == 5) & (data["number"] == 1)).to_numpy()
+    rng = np.random.default_rng(0)
+    for values in eta.values():
+        values[..., other] += 0.15
+        values[:, 1:, other] += rng.normal(0.0, 0.15, values[:, 1:, other].shape)
+    again = by_id(with_values(study, "matched", **eta))["linearity"].detail
+    assert "layer 4 head 2" in again
+    assert "layer 5 head 1" not in again
 
 
 def test_heads_that_score_highest_far_away_are_named():

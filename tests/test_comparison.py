@@ -210,7 +210,11 @@ def test_equal_means_of_other_heads_are_not_the_same_numbers():
     assert (found.table()["difference"].abs() < 1e-12).all()
     assert "exactly the same numbers" not in found.sentence()
     assert f"of {len(ours.heads)} " in found.sentence()
-    assert "exactly the same numbers" in compare(ours, ours).sentence()
+    same = compare(ours, ours)
+    assert "exactly the same numbers" in same.sentence()
+    printed = io.StringIO()
+    Console(file=printed, width=200).print(same)
+    assert "quantity" not in printed.getvalue(), "a table without rows"
 
 
 def test_different_texts_are_said():

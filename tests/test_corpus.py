@@ -353,6 +353,7 @@ def test_documents_from_memory(tokenizer):
     ("items", "words"),
     [
         ("a text", "a single text; expected a list"),
+        (None, "found None; expected a list of texts"),
         ([], "no documents"),
         ([[1], "text"], "document 1 is text; .*tokenizer"),
         ([[1], []], "document 1 is empty"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import tiny
 from click.testing import CliRunner
 from small_study import make_study
 
 import qkscope
+from qkscope.capture.probe_rotation import UnknownRotationError
 from qkscope.checkpoints import Source, load_model, load_tokenizer
 from qkscope.cli import main
 from qkscope.errors import CheckpointError, StoreError, StudyError
+from qkscope.report.page import write_report
 from qkscope.run import run, status
 
 TEXTS = ["the cat sat on the mat and the dog ran under the fox"] * 4
@@ -70,7 +73,31 @@ def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(stud
     assert "warning: checkpoint-2: 1 of 8 heads" in capsys.readouterr().err
     assert status("results/small").unmeasured == {"checkpoint-2": 1}
     done = CliRunner().invoke(main, ["status", "results/small"])
-    assert "1 heads have NaN or infinite values" in " ".join(done.output.split())
+    assert "1 head has NaN or infinite values" in " ".join(done.output.split())
+
+
+def test_a_head_with_nan_does_not_make_the_rotation_of_its_layer_unknown(study, no_drawing, capsys):
+    """One entry of a projection: the other heads of the layer keep their rotation, and no setting is accused."""
+    spoil(study, 1)
+    run(study)
+    err = capsys.readouterr().err
+    assert "1 of 8 heads are unmeasured" in err
+    assert "rotation of layer" not in err
+    assert "other frequencies" not in err
+    results = qkscope.load_results("results/small")
+    assert np.isfinite(results.head(1, 3).set_index("model").loc["checkpoint-2", "r_q_const"])
+    write_report(results)  # without a warning about the head that has no paths
+
+
+def test_an_unknown_rotation_is_not_called_another_one(study, no_drawing, monkeypatch, capsys):
+    def unknown(*_):
+        raise UnknownRotationError("no reason")
+
+    monkeypatch.setattr("qkscope.capture.probe_rotation._check_captured", unknown)
+    run(study)
+    err = capsys.readouterr().err
+    assert "is unknown (no reason)" in err
+    assert "other frequencies" not in err
 
 
 def test_many_unmeasured_heads_fail_the_run_after_all_is_written(study, no_drawing):

@@ -9,9 +9,9 @@ import pytest
 from published import published_results
 from whole_study import whole
 
-from qkscope.claims import Claim, See, claims
+from qkscope.claims import Claim, See, all_claims, claims
 from qkscope.claims.catalogue import CLAIMS
-from qkscope.figures import CATALOGUE
+from qkscope.figures import CATALOGUE, draw_all
 from qkscope.figures.picture import Caption
 from qkscope.figures.readme import code, first_sentence, md, readme
 from qkscope.figures.view import look
@@ -191,3 +191,15 @@ def test_markdown_is_escaped():
     assert md("line\nbreak") == "line break"
     assert code("a`b") == "`` a`b ``"
     assert code("plain") == "`plain`"
+
+
+def test_a_figure_tells_its_claim_also_where_the_study_leads_with_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkscope.claims.catalogue.MOST_CLAIMS", 1)
+    monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", [PICTURES["03_taxonomy_evolution"]])
+    study = training(3)
+    assert [each.id for each in claims(study)] != ["classes"]
+    draw_all(study, tmp_path)
+    text = (tmp_path / "03_taxonomy_evolution" / "README.md").read_text()
+    classes = next(each for each in all_claims(study) if each.id == "classes")
+    assert md(classes.headline) in part(text, "What happened")
+    assert part(text, "Key takeaway") != part(text, "What this figure shows")

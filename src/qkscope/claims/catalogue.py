@@ -36,17 +36,26 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
 
 MOST_CLAIMS = 10  # claims that a study has
 
-# By the identity of the study: a Results is frozen, and its tables cannot be hashed.
-_KNOWN: dict[int, tuple[Claim, ...]] = {}
+# Those and all claims, by the identity of the study: a Results is frozen, and its tables cannot be hashed.
+_KNOWN: dict[int, tuple[tuple[Claim, ...], tuple[Claim, ...]]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
     """The claims about a study, most surprising first; the least surprising beyond MOST_CLAIMS are left out."""
+    return _made(results)[0]
+
+
+def all_claims(results: Results) -> tuple[Claim, ...]:
+    """Every claim about a study, most surprising first: a figure says what it shows, surprising or not."""
+    return _made(results)[1]
+
+
+def _made(results: Results) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
         answers = [answer(context) for answer in CLAIMS] if len(context.best) else []
-        found = [claim for claim in answers if claim is not None]
-        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST_CLAIMS])
+        found = tuple(sorted((c for c in answers if c is not None), key=lambda claim: -claim.surprise))
+        _KNOWN[key] = found[:MOST_CLAIMS], found
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]

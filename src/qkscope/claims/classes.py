@@ -10,9 +10,10 @@ from qkscope.claims.claim import Claim, Population, Row
 from qkscope.claims.context import LEVEL, MOST_NAMED, UNCLEAR, Context, head_names, rank
 from qkscope.claims.templates import Compared, training_context
 from qkscope.claims.trends import SCALED
+from qkscope.measures.samples import jackknife
 from qkscope.results.taxonomy import CLASSES, classify
 from qkscope.stats.evidence import Evidence
-from qkscope.stats.levels import MISSED, rule_of_change, rule_of_contrast
+from qkscope.stats.levels import MISSED, margin, rule_of_change, rule_of_contrast
 from qkscope.words import bare, joined, listing, percent, sentence
 
 MOST_CHANGES = 3
@@ -186,7 +187,8 @@ def linearity(c: Context) -> Claim | None:
             f"{c.at(c.last)}; over all {total}, mean eta_{x} is {bare(eta.value)} and mean |r_{x}| {bare(r.value)}."
         )
     beyond = [f"eta_{x} exceeds |r_{x}| in {_named(heads, total, c.kind())}" for x, heads in missed.items()]
-    detail = joined(most.detail, f"By more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")
+    clearly = "Clearly and by" if c.best.basis == "documents" else "By"
+    detail = joined(most.detail, f"{clearly} more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")
     others = [row for claim in answers.values() if claim is not most for row in claim.rows]
     return replace(most, headline=headline, detail=detail, rows=(*most.rows, *others))
 
@@ -195,10 +197,14 @@ KINDS = {"k": "keys", "q": "queries"}
 
 
 def _missed(c: Context, x: str) -> list[str]:
-    """The heads in which eta clearly exceeds |r|."""
-    here = c.best.mask(c.last, c.main)
-    eta, r = (c.best.value(name, c.last) for name in (f"eta_{x}", f"abs_r_{x}"))
-    return head_names(c.best.heads(here & (eta > r + MISSED)))
+    """The heads in which eta exceeds |r| by more than MISSED, and clearly where errors are known."""
+    e, i = c.best, c.last
+    eta, r = (e.values(name).to_numpy()[i, : 1 + e.groups_at[i]] for name in (f"eta_{x}", f"abs_r_{x}"))
+    beyond = eta - r  # (1 + G, heads)
+    here = e.mask(i, c.main) & (beyond[0] > MISSED)
+    if e.basis == "documents":
+        here &= beyond[0] > margin(1.0, e.groups_at[i] - 1) * jackknife(beyond[1:])
+    return head_names(e.heads(here))
 
 
 def _named(heads: list[str], total: int, kind: str) -> str:

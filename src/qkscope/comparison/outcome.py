@@ -197,7 +197,8 @@ class Comparison:
                 style = "bold" if cells[-1] == "differs" else None
                 table.add_row(*map(Text, (quantity if i == 0 else "", *cells)), style=style)
             table.add_section()
-        return Group(table, *map(Text, (self.sentence(), *self.closing())))
+        words = map(Text, (self.sentence(), *self.closing()))
+        return Group(table, *words) if table.row_count else Group(*words)
 
     def _same_numbers(self) -> str:
         """Means and shares are equal to the last digit; the heads behind them need not be."""

@@ -216,6 +216,8 @@ def documents_from(
     """Documents of texts, or of token ids (lists, arrays or tensors of shape (n,) or (1, n)), in memory."""
     if isinstance(texts_or_ids, str | bytes):
         raise CorpusError("found a single text; expected a list of texts or of token ids, such as [text]")
+    if not isinstance(texts_or_ids, Iterable):
+        raise CorpusError(f"found {texts_or_ids!r}; expected a list of texts or of token ids")
     documents = []
     for index, item in enumerate(texts_or_ids):
         if isinstance(item, str):

@@ -99,6 +99,6 @@ def _means(path: Path, rows: NDArray[np.int64], rotation: Rotation) -> Array:
 
 def _codes(paths: Array) -> NDArray[np.uint8]:
     """Hundredths of the largest value of an axis's two paths, plus STEPS; NO_CODE where there is none."""
-    most = np.nanmax(np.abs(paths), axis=(2, 3), keepdims=True)
+    most = np.max(np.abs(paths), axis=(2, 3), keepdims=True, where=np.isfinite(paths), initial=0.0)
     scaled = np.rint(STEPS * paths / np.where(most > 0, most, 1.0)) + STEPS
     return np.where(np.isfinite(scaled), scaled, NO_CODE).astype(np.uint8)

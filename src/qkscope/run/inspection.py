@@ -237,6 +237,9 @@ def other_frequencies(planned: Sequence[PlannedCheckpoint], data: xr.Dataset) ->
         expected = np.sort(2 * np.pi / np.array(each.frequencies))
         waves = np.sort(here["wavelength"].transpose("head", "pair").to_numpy(), axis=1)  # NaN last
         rotate = (here["rope"] == 1).to_numpy()
+        if "r_q_const" in here:  # only a known rotation has it; an unknown one has its own warning
+            known_rotation = np.isfinite(here["r_q_const"].isel(sample=0).to_numpy())
+            rotate &= known_rotation | np.isfinite(waves).any(axis=1)
         alike = np.isfinite(waves).sum(axis=1) == len(expected)
         if alike.any():
             known = waves[alike, : len(expected)]
@@ -246,8 +249,8 @@ def other_frequencies(planned: Sequence[PlannedCheckpoint], data: xr.Dataset) ->
             layers = [str(layer) for layer in np.unique(here["layer"].to_numpy()[other]).tolist()]
             parameters = json.loads(each.rotation).get("rope_parameters") or {}
             settings = ", ".join(f"{n} {x}" for n, x in parameters.items() if not isinstance(x, dict))
-            which = f"layers {some(layers, 6)}"
-            seen = f"{name}: {which} rotate with other frequencies than config.json describes ({settings})"
+            which = f"layer {layers[0]} rotates" if len(layers) == 1 else f"layers {some(layers, 6)} rotate"
+            seen = f"{name}: {which} with other frequencies than config.json describes ({settings})"
             why = "Loading code that ignores or changes the settings gives wavelengths that its config.json does not"
             action = "Use the measured wavelengths (measures.safetensors), and check the model's own code"
             found.append(Finding("rope", "error", (name,), seen, why, action))

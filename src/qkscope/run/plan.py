@@ -307,12 +307,14 @@ def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
     if hint := corpus.chunk_hint("`chunk: true` under corpus"):
         found.append(hint)
     count = len(corpus.documents)
-    if count < study.groups:
+    if count == 1:
+        found.append("only one document: without a second one there are no standard errors")
+    elif count < study.groups:
         found.append(
             f"only {count} documents for {study.groups} groups: standard errors use {count} groups of one document"
         )
     return found + [
-        f"only {filled} of {count} documents fill the window of {window} tokens"
+        f"only {filled} of {count} document{'s' * (count != 1)} fill the window of {window} tokens"
         for window in study.windows
         if (filled := corpus.filled(window)) < min(study.groups, count)
     ]

@@ -99,7 +99,13 @@ class Status:
             states = Counter(unit.state for unit in units)
             notes = _notes(units) + ([self.missing[name]] if name in self.missing else [])
             if name in self.unmeasured:
-                notes.append(f"{self.unmeasured[name]} heads have NaN or infinite values and are unmeasured")
+                lost = self.unmeasured[name]
+                be = (
+                    "head has NaN or infinite values and is"
+                    if lost == 1
+                    else "heads have NaN or infinite values and are"
+                )
+                notes.append(f"{lost} {be} unmeasured")
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
         state = self.state if self.state == "finished" else f"{self.state}:"

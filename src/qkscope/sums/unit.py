@@ -178,7 +178,7 @@ def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
     if not reasons:
         return None
     return (
-        f"the rotation of layers {', '.join(map(str, sorted(reasons)))} is unknown "
+        f"the rotation of layer{'s' * (len(reasons) > 1)} {', '.join(map(str, sorted(reasons)))} is unknown "
         f"({'; '.join(sorted(set(reasons.values())))}): how their mean vector changes with position is "
         "estimated from position bins of the rotated vectors, which misses rotations faster than one bin"
     )
