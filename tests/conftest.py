@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qkscope import workers
+from qkscope.progress import quieten
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -42,6 +43,13 @@ def pytest_collection_finish():
     """Take what libraries hold out of garbage collection: every run and scan collects, and would look through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def reports():
+    """`qkscope -q` holds for the rest of its process: the next test has its reports again."""
+    yield
+    quieten(False)
 
 
 @pytest.fixture

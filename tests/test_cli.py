@@ -12,14 +12,12 @@ from click.testing import CliRunner
 from small_study import make_study
 
 from qkscope.cli import main
-from qkscope.progress import quieten
 
 
 @pytest.fixture
 def study(tmp_path, monkeypatch, no_drawing):
     monkeypatch.chdir(tmp_path)
-    yield make_study(tmp_path, groups=2)
-    quieten(False)
+    return make_study(tmp_path, groups=2)
 
 
 def call(*arguments, **options):

@@ -177,8 +177,8 @@ class ConfiguredCheckpoint:
 def read_configuration(study: Study, checkpoint: Checkpoint) -> ConfiguredCheckpoint:
     """Read and check a checkpoint's configuration."""
     config = load_config(checkpoint.source)
-    check_windows(config, checkpoint.rings(study.windows))
     architecture = read_architecture(config)
+    check_windows(config, checkpoint.rings(study.windows))
     layers = architecture.measured_layers(longest=checkpoint.window)
     pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
     heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
