@@ -49,10 +49,10 @@ class CheckpointAxis:
         self.at = [float(i) for i in range(count)] if self.steps is None else self._places(self.steps)
         edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in view.phases[1:]]
         self.spans = list(pairwise([-0.5, *edges, count - 0.5]))
-        names = [view.labels[checkpoint.model] for checkpoint in view.checkpoints]
+        names = [view.drawn_labels[checkpoint.model] for checkpoint in view.checkpoints]
         self._ticks = fit_names(names if self.steps is None else ["0"], self.pitch, paper)
         rooms = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self.spans]
-        self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], rooms, paper)
+        self._phases = fit_phases(view.phase_names, rooms, paper)
         self._named = any(text.strip() for text in self._phases.texts)
         # Inches that phase names need over the first panel, and names of checkpoints under the last.
         self.above = self._phases.height + 0.14 if self._named else 0.06
@@ -98,7 +98,7 @@ class CheckpointAxis:
         axes.set_xticks(places, texts, **style.lettering(ticks.size), linespacing=1.1)
         for i, label in zip(places, axes.get_xticklabels(), strict=True):
             label.set_rotation(90 if ticks.vertical else 0)
-            label.set_color("#a0a0a0" if self.view.checkpoints[i].missing else style.INK)
+            label.set_color(style.ABSENT if self.view.checkpoints[i].missing else style.INK)
 
     def _draw_gaps(self, axes: Axes) -> None:
         """A hatched gap for what could not be measured, which says so where it is wide and high enough."""
@@ -110,8 +110,7 @@ class CheckpointAxis:
         place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
         for i, checkpoint in enumerate(self.view.checkpoints):
             if checkpoint.missing:
-                gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
-                gap.set(linewidth=0, zorder=0.5)
+                axes.axvspan(i - 0.5, i + 0.5, **style.NOT_MEASURED, zorder=0.5)
                 if fits:
                     style.write(
                         axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place

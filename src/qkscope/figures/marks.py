@@ -166,7 +166,7 @@ def _matched(
 def correlation_scale(axes: Axes, paper: Paper, low: float, high: float) -> None:
     """A vertical axis for correlations: from 0, or lower if need be, to 1 and a little more."""
     wide = 0.2 if high - min(low, 0) > 0.6 else 0.1
-    bottom = -0.03 if low >= -0.03 else max(-1.05, wide * np.floor((low - 0.02) / wide))
+    bottom = -0.03 if low >= -0.03 else max(-1.05, low - 0.03)
     top = min(1.05, max(0.2, wide * np.ceil((high + 0.02) / wide)))
     _scale(axes, paper, bottom, top + 0.02, 11)
 

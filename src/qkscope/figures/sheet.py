@@ -128,22 +128,11 @@ class Sheet:
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
-    def colour_bar(
-        self, name: str, colours: Colormap, norm: Normalize, texts: Mapping[float, str], below: bool = False
-    ) -> None:
-        """At the foot of the body, which is `Paper.bar` higher for it; `texts` are its ticks.
-
-        With `below`, its left end shows the colour of values below them.
-        """
+    def colour_bar(self, name: str, colours: Colormap, norm: Normalize, texts: Mapping[float, str]) -> None:
+        """At the foot of the body, which is `Paper.bar` higher for it; `texts` are its ticks."""
         length, size = min(3.6, self.width / 2), self.paper.points(8.5)
         axes = self.axes((self.width - length) / 2, self.body - self.paper.bar + 0.04, length, 0.12)
-        bar = self.figure.colorbar(
-            ScalarMappable(norm, colours),
-            cax=axes,
-            orientation="horizontal",
-            extend="min" if below else "neither",
-            extendfrac=0.06,
-        )
+        bar = self.figure.colorbar(ScalarMappable(norm, colours), cax=axes, orientation="horizontal")
         bar.outline.set_visible(False)
         bar.minorticks_off()
         axes.set_xticks(list(texts), list(texts.values()), **style.lettering(size))

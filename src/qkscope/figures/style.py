@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
@@ -31,15 +32,21 @@ SINK = "#b5533c"  # the first token
 # Heat maps of what grows from zero and of what has a sign, on light paper.
 SEQUENTIAL = ("#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765")
 DIVERGING = ("#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a")
+RAMPS = {
+    name: LinearSegmentedColormap.from_list(name, colours)
+    for name, colours in (("sequential", SEQUENTIAL), ("diverging", DIVERGING))
+}
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
 )  # fmt: skip
 INK, MUTED, FAINT, PAPER = "#222222", "#666666", "#dddddd", "#ffffff"
-SEPARATOR = "#8f8f8f"
+SEPARATOR, ABSENT = "#8f8f8f", "#a0a0a0"  # between phases; names of what was not measured
 DASHES = (0, (4, 3))
+NOT_MEASURED: dict[str, Any] = {"facecolor": "#f6f6f6", "edgecolor": FAINT, "hatch": "///", "linewidth": 0}
 
+LONG_NAME = 20  # letters
 FONT = "DejaVu Sans"  # comes with matplotlib: the same letters everywhere
 LINE = 1.2  # height of a line of text, in font sizes
 _UNPRINTABLE = re.compile(
@@ -62,6 +69,16 @@ def shorten(text: str, letters: int) -> str:
         return text
     tail = (letters - 1) // 2
     return text[: letters - 1 - tail] + "…" + text[len(text) - tail :]
+
+
+def without_shared_beginning(names: Sequence[str]) -> list[str]:
+    """Long names without what all begin with, up to a separator: their ends tell them apart."""
+    if max(map(len, names)) <= LONG_NAME or len(names) < 2:
+        return list(names)
+    ends = zip(min(names), max(names), strict=False)
+    shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    cut = max((match.end() for match in re.finditer(r"[-_/.: ]+", shared)), default=0)
+    return [f"…{name[cut:]}" if cut > 1 else name for name in names]
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
@@ -121,6 +138,11 @@ def pale(colour: str, share: float = 0.45) -> str:
     """A colour mixed with white: the matched window's."""
     mixed = [round(255 * (part + (1 - part) * share)) for part in to_rgb(colour)]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def colour_scale(signed: bool) -> tuple[Colormap, Normalize]:
+    """Of numbers from 0 to 1, or with a sign from -1 (orange) over 0 (paper) to 1 (blue)."""
+    return RAMPS["diverging" if signed else "sequential"], Normalize(-1.0 if signed else 0.0, 1.0)
 
 
 def luminance(colour: str) -> float:

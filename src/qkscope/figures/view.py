@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from qkscope.errors import TableError
-from qkscope.figures.style import drawable
+from qkscope.figures.style import drawable, without_shared_beginning
 from qkscope.results import Results
 from qkscope.results.aggregate import Population, measured, populations, present
 from qkscope.study.timeline import TimelineCheckpoint
@@ -97,6 +97,11 @@ class View:
         }
 
     @cached_property
+    def drawn_labels(self) -> dict[str, str]:
+        """`labels` as pictures have them."""
+        return dict(zip(self.labels, without_shared_beginning(list(self.labels.values())), strict=True))
+
+    @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last number) of each run of checkpoints of one phase."""
         found: list[tuple[str, int, int]] = []
@@ -104,6 +109,11 @@ class View:
             first = found[-1][2] + 1 if found else 0
             found.append((phase, first, first + len(list(run)) - 1))
         return found
+
+    @cached_property
+    def phase_names(self) -> list[str]:
+        """The names of `phases` as pictures have them; a single phase is not named."""
+        return [drawable(name) for name, _, _ in self.phases] if len(self.phases) > 1 else [""]
 
     @cached_property
     def steps(self) -> list[float] | None:
@@ -157,6 +167,11 @@ class View:
     def over_matched(self) -> str:
         """`, first 256 tokens`, where windows differ: the end of a heading."""
         return f", {self.matched_text}" if self.rematched else ""
+
+    @property
+    def over_own(self) -> str:
+        """`, training context`, where windows differ: the end of a heading."""
+        return ", training context" if self.rematched else ""
 
     @property
     def window_sentence(self) -> str:
@@ -282,7 +297,8 @@ class View:
                 if checkpoint.window and not checkpoint.missing
             )
         )
-        parts = [self.results.timeline.title, f"{self.heads_text} per {self.noun}"]
+        each = f" per {self.noun}" if len(self.order) > 1 else ""
+        parts = [self.results.timeline.title, f"{self.heads_text}{each}"]
         if matched and self.rematched:
             parts.append(f"{self.matched_text} of every text")
         elif windows:

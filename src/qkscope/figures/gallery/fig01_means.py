@@ -94,7 +94,7 @@ def _draw(
         scale(axes, axis.paper, *limits)
 
     upper, lower = panels.items()
-    stack = [Panel(*upper, all_heads, "All heads" if len(apart) else "")]
+    stack = [Panel(*upper, all_heads, f"All heads{view.over_own}" if len(apart) else "")]
     keys = [*(look.key for look in looks.values()), marks.band_key()]
     if data[[f"se{end}" for end in looks]].notna().any(axis=None):
         keys.append(marks.error_key())

@@ -25,7 +25,7 @@ CLOSE = 0.1  # inches between checkpoints below which bars touch
 def draw(view: View, width: float | None = None) -> Drawing:
     """Fractions of the measured heads from 0 to 1."""
     data = view.with_populations(partial(class_shares, limits=view.results.thresholds))
-    headings = {ALL: "All heads" if view.populations else ""}
+    headings = {ALL: f"All heads{view.over_own}" if view.populations else ""}
     headings |= {name: view.population_text(name) for name in view.populations}
     panels = [
         Panel(

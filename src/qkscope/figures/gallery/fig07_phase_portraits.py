@@ -22,19 +22,20 @@ X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
-    """Coloured by class, or by family in a study of models; RoPE heads circles, NoPE heads diamonds."""
+    """Coloured by class, or by family in a study of models of several; RoPE heads circles, NoPE heads diamonds."""
     again = [model for model in view.shown if model in view.rematched]
     data = _points(view, view.shown, again)
     colours = {name: style.CLASS_COLOURS[name] for name in CLASSES}
-    if view.of_models:
-        families = dict.fromkeys(checkpoint.phase for checkpoint in view.checkpoints)
+    if families := _families(view):
         colours = dict(zip(families, cycle(style.FAMILY_COLOURS), strict=False))
     paper, count = Paper(width), len(view.shown)
     drawn = []
     for model, window in [(model, OWN) for model in view.shown] + [(model, MATCHED) for model in again]:
         points = data[(data["model"] == model) & (data["window"] == window)]
         size = points["tokens"].iloc[0]
-        heading = view.labels[model] + (f" · {tokens(size)}" if view.rematched and size is not pd.NA else "")
+        heading = view.drawn_labels[model] + (
+            f" · {tokens(size)}" if view.rematched and size is not pd.NA else ""
+        )
         drawn.append((heading, partial(_portrait, points, colours, view.results.thresholds, paper)))
     columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
     caption = _caption(view, data)
@@ -44,6 +45,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
         between=0.3, shared="xy",
     )  # fmt: skip
     return Drawing(page.figure, data, caption)
+
+
+def _families(view: View) -> list[str]:
+    """Families of the models, if there are several."""
+    found = dict.fromkeys(checkpoint.phase for checkpoint in view.checkpoints)
+    return list(found) if view.of_models and len(found) > 1 else []
 
 
 def _caption(view: View, data: pd.DataFrame) -> Caption:
@@ -56,7 +63,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         title=f"Phase portraits: $r_q$ against $r_k$ on PC0, {where}",
         shows=f"Each point is a head: r_q across, r_k up, at {count} {view.noun}{'s' if count > 1 else ''}. Dashed "
         f"lines are the thresholds of the taxonomy, {limits.low:g} and {limits.high:g}; "
-        f"colour is the {'family' if view.of_models else 'class'}."
+        f"colour is the {'family' if 'family' in data else 'class'}."
         + (" Circles are heads of RoPE layers, diamonds of NoPE layers." if view.populations else "")
         + (again if (data["window"] == MATCHED).any() else ""),
         made=f"none; every measured head is one point. The {view.noun}s shown are "
@@ -75,7 +82,7 @@ def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataF
 
     matched = of(view.results.to_dataframe(matched=True), again) if again else None
     points = view.windows(of(view.results.heads, models), matched)
-    if view.of_models:
+    if _families(view):
         points["family"] = points["model"].map({each.model: each.phase for each in view.checkpoints})
     return points
 

@@ -8,12 +8,11 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import LINE, PAPER, PART_COLOURS, SEQUENTIAL
+from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, colour_scale
 from qkscope.figures.view import View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -31,7 +30,6 @@ NAMES = {
     "key": "key content",
     "match": "match of query and key content",
 }
-NORM, WINDOW = Normalize(0, 1), "#d55e00"
 MEAN = "mean"  # the row of all heads
 
 
@@ -41,7 +39,7 @@ def draw_scores(view: View, width: float | None = None) -> Drawing:
     caption = _scores_caption(view)
     keys = [swatch(name, PART_COLOURS[PARTS[part]]) for part, name in NAMES.items()]
     drawn = [
-        (view.labels[model], partial(_bars, data[data["model"] == model], paper, view.nope_layers))
+        (view.drawn_labels[model], partial(_bars, data[data["model"] == model], paper, view.nope_layers))
         for model in view.shown
     ]
     page = draw_panels(
@@ -105,20 +103,20 @@ def draw_wavelengths(view: View, width: float | None = None) -> Drawing:
     """Rows are layers, the first at the bottom; columns are rotary pairs from short wavelengths to long ones."""
     data = _shares(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    paper, colours = Paper(width), LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
+    paper = Paper(width)
     caption = _wavelengths_caption(view)
-    keys = [stroke("length of the window", WINDOW, linewidth=1.6)]
+    keys = [stroke("length of the window", INK, linewidth=1.6)]
     layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()
     ends = float(data["wavelength"].min()), float(data["wavelength"].max())
     drawn = [
-        (_heading(view, rows, model), partial(_map, rows, layers, ends, colours, paper))
+        (_heading(view, rows, model), partial(_map, rows, layers, ends, paper))
         for model, rows in ((model, data[data["model"] == model]) for model in shown)
     ]
     page = draw_panels(
         paper, caption.title, view.subtitle(matched=True), keys, drawn, "wavelength, tokens",
         "layer (N: NoPE)" if view.populations else "layer", wide=3.0, shape=0.8, foot=paper.bar,
     )  # fmt: skip
-    page.colour_bar("share of $r_q$", colours, NORM, {0.0: "0%", 0.5: "50%", 1.0: "100%"})
+    page.colour_bar("share of $r_q$", *colour_scale(signed=False), {0.0: "0%", 0.5: "50%", 1.0: "100%"})
     return Drawing(page.figure, data, caption)
 
 
@@ -136,7 +134,7 @@ def _heading(view: View, rows: pd.DataFrame, model: str) -> str:
     differ = len(np.unique(view.same_tokens["window"].to_numpy())) > 1
     window = f" · {tokens(int(rows['window'].iloc[0]))}" if differ else ""
     mean = means(view.same_tokens, [model], ("r_q",), population=view.main)["mean_r_q"].item()
-    return f"{view.labels[model]}{window} · r_q {bare(mean)}"
+    return f"{view.drawn_labels[model]}{window} · r_q {bare(mean)}"
 
 
 def _wavelengths_caption(view: View) -> Caption:
@@ -145,7 +143,7 @@ def _wavelengths_caption(view: View) -> Caption:
         shows="Each cell is a layer and a rotary pair, placed by its wavelength: the darker, the larger the share of "
         "the queries' correlation with position on PC0 that comes from this pair. The row on top is the mean over all "
         f"{'RoPE ' if view.populations else ''}heads, and headings give their mean r_q: where it is small, there is "
-        "little to share. The orange line is the window. A wave at least twice as long as the window can rise or fall "
+        "little to share. The black line is the window. A wave at least twice as long as the window can rise or fall "
         "steadily over it. A larger rope_theta moves wavelengths to the right."
         + (
             " Layers marked N have no rotary embedding (NoPE) and so no wavelengths."
@@ -165,7 +163,6 @@ def _map(
     data: pd.DataFrame,
     layers: list[int],
     ends: tuple[float, float],
-    colours: Colormap,
     paper: Paper,
     axes: Axes,
 ) -> None:
@@ -178,8 +175,11 @@ def _map(
     edges = np.concatenate([middle - step / 2, [middle[-1] + step / 2]])
     rows = np.arange(len(table) + 1) - 0.5
     grid = np.ma.masked_invalid(table.to_numpy(np.float64))
-    axes.pcolormesh(edges, rows, grid, cmap=colours, norm=NORM, edgecolors="face", linewidth=0.2)
-    axes.axvline(np.log10(float(data["window"].iloc[0])), color=WINDOW, linewidth=1.6)
+    colours, norm = colour_scale(signed=False)
+    axes.pcolormesh(edges, rows, grid, cmap=colours, norm=norm, edgecolors="face", linewidth=0.2)
+    window = np.log10(float(data["window"].iloc[0]))
+    axes.axvline(window, color=PAPER, linewidth=3.2)
+    axes.axvline(window, color=INK, linewidth=1.6)
     axes.set_xlim(np.log10(ends[0]) - 0.15, np.log10(ends[1]) + 0.15)
     axes.set_ylim(-0.5, len(table) - 0.5)
     decades = range(int(np.ceil(np.log10(ends[0]))), int(np.log10(ends[1])) + 1)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.ticker import NullLocator
@@ -15,7 +14,7 @@ from matplotlib.ticker import NullLocator
 from qkscope.figures.marks import band_key, number_scale, read_limits
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, scale, stroke
-from qkscope.figures.style import shorten
+from qkscope.figures.style import RAMPS, shorten
 from qkscope.figures.view import ALL, MATCHED, OWN, View
 from qkscope.results.aggregate import present, score_by_distance
 from qkscope.results.dataset import NAME
@@ -23,6 +22,7 @@ from qkscope.results.dataset import NAME
 if TYPE_CHECKING:
     import xarray as xr
 
+LIGHTEST = 0.3  # of the colours, for the first checkpoint
 COUNT = 3  # panels: populations, then single heads
 
 
@@ -37,7 +37,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A line per checkpoint, from light to dark in the order of training, with a band of its error."""
     data = _curves(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    shades = [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, len(shown))]
+    shades = [str(to_hex(RAMPS["sequential"](x))) for x in np.linspace(LIGHTEST, 1.0, len(shown))]
     looks, paper = dict(zip(shown, shades, strict=True)), Paper(width)
     caption = _caption(view)
     limits = read_limits(data, [("score", "se")])
@@ -48,7 +48,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
         _distances(axes, int(data["distance"].max()), paper)
         number_scale(axes, paper, *limits)
 
-    keys = [stroke(shorten(view.labels[model], 34), colour) for model, colour in looks.items()]
+    keys = [stroke(shorten(view.drawn_labels[model], 34), colour) for model, colour in looks.items()]
     if data["se"].notna().any():
         keys.append(band_key("±1 standard error over documents"))
     page = draw_panels(

@@ -61,11 +61,6 @@ def draw(view: View, width: float | None = None) -> Drawing:
     return Drawing(draw_stack(view, caption.title, panels, _keys(data), width), data, caption)
 
 
-def _over(view: View) -> str:
-    """Whose windows, where they differ."""
-    return ", training contexts" if view.rematched else ""
-
-
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     heads, count = heads_of(view.main), view.count(view.main)
     many = f"all {count:,} heads" if view.main == ALL else f"the {count:,} {heads}"
@@ -73,7 +68,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     plain = "position's share, mean " if scores else "mean "
     share = "position's mean share of score variance, " if scores else ""
     return Caption(
-        title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{_over(view)}",
+        title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{view.over_own}",
         shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
         f"{view.noun} over its training context. Between two of them stands one bar for each thing "
         "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
@@ -113,7 +108,7 @@ def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
         ]
         total = bare(float(largest["stop"].iloc[-1] - largest["start"].iloc[0]), signed=True)
         before, after = (view.labels[largest[end].iloc[0]] for end in ("from_model", "to_model"))
-        headline = f"{NAMES.get(str(name), name)} of {heads_of(view.main)}{_over(view)}: {trend}"
+        headline = f"{NAMES.get(str(name), name)} of {heads_of(view.main)}{view.over_own}: {trend}"
         together = f", together {total}." if len(parts) > 1 else "."
         found.append((headline, f"The largest bars are from {before} to {after}: {listing(parts)}{together}"))
     return tuple(found)

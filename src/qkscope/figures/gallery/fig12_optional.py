@@ -9,18 +9,18 @@ import pandas as pd
 from qkscope.figures import marks
 from qkscope.figures.axis import Panel, draw_stack
 from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
+from qkscope.figures.style import INK, SEPARATOR
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import means
 from qkscope.results.dataset import NAME
 
-COLOUR, PALE = "#34495e", "#9aa5b1"
-PLASTICITY = marks.Look("mean plasticity", COLOUR, "o")
+PLASTICITY = marks.Look("mean plasticity", INK, "o")
 ENDS = {
-    "_plasticity_first": marks.Look("queries in the first fifth of the window", COLOUR, "^"),
-    "_plasticity_last": marks.Look("queries in the last fifth", PALE, "s"),
+    "_plasticity_first": marks.Look("queries in the first fifth of the window", INK, "^"),
+    "_plasticity_last": marks.Look("queries in the last fifth", SEPARATOR, "s"),
 }
 MEASURES = ("plasticity", "plasticity_first", "plasticity_last", "plasticity_drop")
-DRIFT = marks.Look("mean", COLOUR, "o")
+DRIFT = marks.Look("mean", INK, "o")
 
 
 def missing(view: View, measure: str, variable: str) -> str | None:
