@@ -1,4 +1,4 @@
-"""All claims, and `claims`: those that a study allows, computed once and ranked."""
+"""All claims, and those that a study allows, ranked: `all_claims`, and `claims`, the first of them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,26 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
 MOST_CLAIMS = 10  # claims that a study has
 
 # By the identity of the study: a Results is frozen, and its tables cannot be hashed.
-_KNOWN: dict[int, tuple[Claim, ...]] = {}
+_KNOWN: dict[int, tuple[tuple[Claim, ...], tuple[Claim, ...]]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
     """The claims about a study, most surprising first; the least surprising beyond MOST_CLAIMS are left out."""
+    return _ranked(results)[1]
+
+
+def all_claims(results: Results) -> tuple[Claim, ...]:
+    """Every claim that a study allows, most surprising first: a figure quotes its own, however many there are."""
+    return _ranked(results)[0]
+
+
+def _ranked(results: Results) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
+    """All claims, and the first MOST_CLAIMS."""
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
         answers = [answer(context) for answer in CLAIMS] if len(context.best) else []
-        found = [claim for claim in answers if claim is not None]
-        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST_CLAIMS])
+        found = sorted(filter(None, answers), key=lambda claim: -claim.surprise)
+        _KNOWN[key] = tuple(found), tuple(found[:MOST_CLAIMS])
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]

@@ -18,7 +18,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from qkscope.claims import Claim, claims
+from qkscope.claims import Claim, all_claims
 from qkscope.errors import TableError
 from qkscope.figures import gallery as pictures
 from qkscope.figures.picture import MATPLOTLIB, Drawing, Picture, save
@@ -120,7 +120,7 @@ def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Sp
 
 def _draw(view: View, names: Sequence[str], into: Path) -> None:
     """Draw figures by name; in processes where the time of the first says that it pays."""
-    started, write = time.monotonic(), partial(_write, view, claims(view.results), into)
+    started, write = time.monotonic(), partial(_write, view, all_claims(view.results), into)
     write(names[:1])
     count = worth(len(names[1:]), time.monotonic() - started)
     if count == 1:

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.sheet import Key, Paper, dot, inches, scale, stroke, swatch
-from qkscope.figures.style import PAPER, pale
+from qkscope.figures.style import INK, PAPER, ROPE_COLOURS, pale
 from qkscope.figures.view import ALL, MATCHED, OWN, View
 from qkscope.words import MINUS
 
@@ -49,12 +49,16 @@ class Look:
         return replace(key, math=True)
 
     def of(self, population: str) -> Look:
-        """How the same quantity is drawn of one population: hollow and dashed of NoPE heads."""
+        """How the same quantity is drawn of one population: hollow and dashed of NoPE heads.
+
+        A quantity without a colour of its own (INK) has the population's.
+        """
         if population == ALL:
             return self
         nope = population == "NoPE"
         name = f"{self.name.removeprefix('mean ')}, {population} heads"
-        return Look(name, self.colour, self.marker, nope, DASHED if nope else "-")
+        colour = ROPE_COLOURS[population] if self.colour == INK else self.colour
+        return Look(name, colour, self.marker, nope, DASHED if nope else "-")
 
     def over(self, window: str) -> Look:
         """How the same quantity is drawn over the matched window."""
@@ -65,9 +69,9 @@ def band_key(text: str = "±1 standard deviation across heads") -> Key:
     return swatch(text, "#555555", alpha=0.16, linewidth=0)
 
 
-def error_key(text: str = "±1 standard error over documents") -> Key:
-    """A bar as errorbar draws it."""
-    return dot(text, "#444444", marker="|", markersize=9, markeredgewidth=1.3)
+def error_key(text: str = "±1 standard error over documents", marker: str = "|") -> Key:
+    """A bar as errorbar draws it; marker "_" is one across."""
+    return dot(text, "#444444", marker=marker, markersize=9, markeredgewidth=1.3)
 
 
 def heights(view: View, table: pd.DataFrame, column: str) -> Array:

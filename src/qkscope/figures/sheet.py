@@ -214,9 +214,10 @@ def inches(axes: Axes) -> tuple[float, float]:
 def scale(
     axes: Axes, axis: Literal["x", "y"], values: Sequence[float], texts: Sequence[str], paper: Paper, grid: bool = False
 ) -> None:  # fmt: skip
-    """Ticks at `values` with `texts`, written as they are."""
+    """Ticks at `values` with `texts` of one or more lines, written as they are."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
-    setter(values, [style.drawable(text) for text in texts], **style.lettering(paper.points(9.5)))
+    drawn = ["\n".join(map(style.drawable, text.split("\n"))) for text in texts]
+    setter(values, drawn, **style.lettering(paper.points(9.5)), linespacing=1.1)
     axes.minorticks_off()
     if grid:
         axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
@@ -226,11 +227,13 @@ def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = No
     """Names of the axes, which may hold mathematics; the vertical one no longer than its panel."""
     size = paper.points(10.5)
     if x is not None:
-        axes.set_xlabel(x, **style.lettering(size, math=True), labelpad=4 * paper.factor)
+        axes.set_xlabel(x, **style.lettering(size, math=True), labelpad=4 * paper.factor, linespacing=1.1)
     if y is not None:
         high = inches(axes)[1]
-        points = next((p for p in (size, 9.0, 8.0) if p <= size and style.fits([y], high, p)), SMALLEST)
-        axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor)
+        points = next(
+            (p for p in (size, 9.0, 8.0) if p <= size and style.fits(y.split("\n"), high, p)), SMALLEST
+        )
+        axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor, linespacing=1.1)
 
 
 def draw_panels(
@@ -240,7 +243,7 @@ def draw_panels(
     keys: Sequence[Key],
     drawn: Sequence[tuple[str, Callable[[Axes], None]]],
     x: str | Sequence[str],
-    y: str,
+    y: str | Sequence[str],
     *,
     columns: int | None = None,
     wide: float = 3.2,
@@ -251,16 +254,22 @@ def draw_panels(
 ) -> Sheet:
     """A sheet of equal panels in rows of `columns`, given as (heading, what draws into it).
 
-    Axes are called `x` (one name, or one a panel) and `y`. `wide` is the width of a panel on a sheet without a width,
+    Axes are called `x` and `y` (one name, or one a panel). `wide` is the width of a panel on a sheet without a width,
     `shape` its height over its width; `between` inches lie between panels of a row. Only outer panels have the numbers
     and names of `shared` axes ("x", "y" or both); the name of the vertical one is always there alone. `foot` inches
-    stay free below the panels. Default: three columns, one in a single column of a paper.
+    stay free below the panels. Default: three columns, two for four panels, one in a single column of a paper.
     """
-    columns = min(len(drawn), columns or (1 if paper.narrow else 3))
+    columns = min(len(drawn), columns or (1 if paper.narrow else 2 if len(drawn) == 4 else 3))
     between *= paper.factor
     if paper.width is not None:
         wide = (paper.width - paper.left - paper.right - (columns - 1) * between) / columns
-    high, head, below = wide * shape, _HEADING * paper.factor, 0.59 * paper.factor
+    head = _HEADING * paper.factor * (1.0 if any(heading for heading, _ in drawn) else 0.4)
+    high, below = wide * shape, 0.59 * paper.factor
+    size, room = paper.points(10.5), wide + 0.7 * between
+    names = [
+        "\n".join(style.wrap(name, room, size)) for name in ([x] * len(drawn) if isinstance(x, str) else x)
+    ]
+    below += max(name.count("\n") for name in names) * size / 72 * style.LINE
     row = high + head + (0.1 * paper.factor if "x" in shared else below)
     rows = -(-len(drawn) // columns)
     width = paper.left + columns * wide + (columns - 1) * between + paper.right
@@ -274,6 +283,6 @@ def draw_panels(
         draw(axes)
         first, bottom = i % columns == 0, i + columns >= len(drawn) or "x" not in shared
         axes.tick_params(labelleft=first or "y" not in shared, labelbottom=bottom)
-        name = x if isinstance(x, str) else x[i]
-        name_axis(axes, paper, x=name if bottom else None, y=y if first else None)
+        up = y if isinstance(y, str) else y[i]
+        name_axis(axes, paper, x=names[i] if bottom else None, y=up if first else None)
     return page

@@ -169,6 +169,11 @@ class View:
         return f", {self.matched_text}" if self.rematched else ""
 
     @property
+    def of_matched(self) -> str:
+        """` over the first 256 tokens`, where windows differ: within a sentence."""
+        return f" over the {self.matched_text}" if self.rematched else ""
+
+    @property
     def over_own(self) -> str:
         """`, training context`, where windows differ: the end of a heading."""
         return ", training context" if self.rematched else ""
@@ -176,7 +181,7 @@ class View:
     @property
     def window_sentence(self) -> str:
         """What dotted lines are, where there are some."""
-        text = f" Dotted lines repeat them over the {self.matched_text} of every text."
+        text = f" Dotted lines are the same means over the {self.matched_text} of every text."
         return text if self.rematched else ""
 
     @property
@@ -212,10 +217,10 @@ class View:
         """How many heads of a population a checkpoint has; the most of all checkpoints."""
         return int(present(self.results.own(), population).sum("head").max())
 
-    def population_text(self, name: str) -> str:
-        """`RoPE heads (36), first 256 tokens`, or `48 heads`: the heading of a panel."""
-        count = f"{self.count(name):,}"
-        return (f"{count} heads" if name == ALL else f"{name} heads ({count})") + self.over_matched
+    def count_text(self, name: str) -> str:
+        """`36 RoPE heads`, or `48 heads`: the heading of a panel."""
+        count = self.count(name)
+        return f"{count:,} {'' if name == ALL else f'{name} '}head{'' if count == 1 else 's'}"
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
@@ -285,6 +290,11 @@ class View:
         amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"{amount} query head{'s' if high != 1 else ''}"
 
+    @property
+    def each(self) -> str:
+        """` per checkpoint`, if there are several."""
+        return f" per {self.noun}" if len(self.order) > 1 else ""
+
     def subtitle(self, matched: bool = False) -> str:
         """The line under every title: which study, how many heads, on what windows.
 
@@ -297,8 +307,7 @@ class View:
                 if checkpoint.window and not checkpoint.missing
             )
         )
-        each = f" per {self.noun}" if len(self.order) > 1 else ""
-        parts = [self.results.timeline.title, f"{self.heads_text}{each}"]
+        parts = [self.results.timeline.title, f"{self.heads_text}{self.each}"]
         if matched and self.rematched:
             parts.append(f"{self.matched_text} of every text")
         elif windows:

@@ -26,7 +26,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """Fractions of the measured heads from 0 to 1."""
     data = view.with_populations(partial(class_shares, limits=view.results.thresholds))
     headings = {ALL: f"All heads{view.over_own}" if view.populations else ""}
-    headings |= {name: view.population_text(name) for name in view.populations}
+    headings |= {name: view.count_text(name) + view.over_matched for name in view.populations}
     panels = [
         Panel(
             "share of heads",
@@ -98,7 +98,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar per {view.noun}."
         + ("" if view.of_models else view.phases_sentence)
         + (f" Thin bars are the same heads over the {view.matched_text}." if view.rematched else "")
-        + (f" The lower panels count RoPE and NoPE heads apart{view.over_matched}." if view.populations else ""),
+        + (f" The lower panels count RoPE and NoPE heads apart{view.of_matched}." if view.populations else ""),
         made=f"each head is classified by r_q and |r_k| on PC0. Position-dominated: both above {high:g}. Q-positional: "
         f"r_q above {high:g}, |r_k| below {low:g}. K-positional: r_q below {low:g}, |r_k| above {high:g}. "
         f"Content-focused: both below {low:g}. Mixed: all others. Counts are divided by the number of measured heads"
@@ -106,6 +106,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         drawn="stacked bar chart: position-dominated blue, Q-positional indigo, K-positional pink, content-focused "
         "green, mixed gray.",
         variables=("r_q", "r_k"),
+        takeaway="A head near a threshold changes class with a small change of r; the phase portraits show how near "
+        "heads are.",
         care=view.pooled_sentence,
     )  # fmt: skip
 

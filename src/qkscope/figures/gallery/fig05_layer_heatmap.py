@@ -109,29 +109,29 @@ def _grid(view: View, data: pd.DataFrame, by: str, columns: Sequence[int]) -> ND
 def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame, signed: bool) -> Caption:
     whose = "keys" if value == "r_k" else "queries"
     columns = {"depth_bin": "a tenth of the depth", "layer": "a layer"}
-    both = len(panels) == 2
+    both, bins = len(panels) == 2, "depth_bin" in panels
+    over = {True: "heads of each bin", False: f"heads of each layer{view.of_matched}"}
     column = " (above) or ".join(columns[by] for by in panels) + (" (below)" if both else "")
     return Caption(
-        title=f"Mean $r_{value[-1]}$ on PC0 by depth{view.over_training}",
+        title=f"Mean $r_{value[-1]}$ on PC0 by {'depth' if bins else 'layer'}{view.over_training}",
         shows=f"Each row is a {view.noun}, each column {column}. The darker a cell, the further from zero is the mean "
         f"{value} on PC0 of the heads there, that is, the more closely their {whose} follow position"
         + ("; blue is above zero, orange below." if signed else ".")
         + (" Under each bin stand the layers that it holds." if both else "")
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
-        made="depth is layer / (layers − 1), cut into ten bins; "
-        f"for each {view.noun}, the mean of {value} over the measured heads of each bin"
-        + (", and of each layer" if both else "")
-        + (f" over the {view.matched_text}." if both and view.rematched else "."),
+        made=("depth is layer / (layers − 1), cut into ten bins; " if bins else "")
+        + f"for each {view.noun}, the mean of {value} over the measured {over[bins]}"
+        + (f", and over the {over[False]}." if both else "."),
         drawn=f"heat map, colours from {MINUS + '1' if signed else '0'} to 1"
         + (", the same in both panels." if both else "."),
         events=_events(view, value, layers) if "layer" in panels else (),
-        takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
-        "lower one."
-        if both
-        else "",
+        takeaway=("The upper panel compares with the published figure; which layers encode position is read from the "
+        "lower one. " if both else "")
+        + "Heads of a pale cell may follow position along another axis than PC0.",
         variables=(value,),
+        window="both" if both else "own" if bins else "matched",
         care="Bins pool RoPE and NoPE layers, as the published figure does: a bin's mean may be that of neither."
-        if view.populations and "depth_bin" in panels
+        if view.populations and bins
         else "",
     )  # fmt: skip
 

@@ -32,10 +32,9 @@ def draw(view: View, width: float | None = None) -> Drawing:
     drawn = []
     for model, window in [(model, OWN) for model in view.shown] + [(model, MATCHED) for model in again]:
         points = data[(data["model"] == model) & (data["window"] == window)]
-        size = points["tokens"].iloc[0]
-        heading = view.drawn_labels[model] + (
-            f" · {tokens(size)}" if view.rematched and size is not pd.NA else ""
-        )
+        heading, size = view.drawn_labels[model], points["tokens"].iloc[0]
+        if view.rematched and size is not pd.NA:
+            heading += f" · {size:,}" if paper.narrow else f" · {tokens(size)}"
         drawn.append((heading, partial(_portrait, points, colours, view.results.thresholds, paper)))
     columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
     caption = _caption(view, data)
@@ -58,7 +57,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     where = "by model" if view.of_models else "over training" if view.training else "head by head"
     chosen = "those the study names" if named else "the first and second, the last, and some ends of phases"
     limits = view.results.thresholds
-    again = f" The last panels repeat longer windows over the {view.matched_text}."
+    again = f" The last panels show the {view.noun}s with longer windows again, over the {view.matched_text}."
     return Caption(
         title=f"Phase portraits: $r_q$ against $r_k$ on PC0, {where}",
         shows=f"Each point is a head: r_q across, r_k up, at {count} {view.noun}{'s' if count > 1 else ''}. Dashed "
@@ -70,6 +69,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         + (f"{chosen}." if count < len(view.order) else f"all {view.noun}s."),
         drawn="grid of scatter plots with the same axis limits, −0.05 to 1.05 for r_q and −1.05 to 1.05 for r_k.",
         variables=("r_q", "r_k"),
+        takeaway="Queries of a head far to the right follow position, keys of one far from the middle line. A head "
+        "that jumps between portraits may have changed little: a different direction can have become its PC0.",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"
 CHANGED = "outlined: heads whose PC0 became a different direction"
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
-MOST_EVENTS = 2  # means that the README quotes: the causes' claim comes after them
+MOST_EVENTS = 1  # means that the README quotes: the causes' claim comes after it
 GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
@@ -70,9 +70,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     return Caption(
         title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{view.over_own}",
         shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
-        f"{view.noun} over its training context. Between two of them stands one bar for each thing "
-        "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
-        "before it ends."
+        f"{view.noun} over its training context. Between two of them stands a bar for each thing that changed, in this "
+        "order: RoPE settings, training, window. Each begins where the one before it ends."
         + (" The filled part of a bar is from heads whose first axis stayed, the outlined part from heads in which a "
            "different direction became PC0." if data["stayed"].notna().any() else ""),
         made=f"effects are means over {heads}. RoPE settings: the earlier weights with the later settings, minus the "
