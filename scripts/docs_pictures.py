@@ -3,7 +3,7 @@
     qkscope demo
     python scripts/docs_pictures.py results/nano
 
-docs/figures/coordinates.png comes from studies/coordinates.py, whatif.png from `qkscope whatif` as docs/whatif.md runs it,
+docs/figures/coordinates.png comes from studies/coordinates.py, whatif.png from `qkscope whatif` as in docs/whatif.md,
 report.png is a screenshot of the report.
 """
 

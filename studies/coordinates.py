@@ -55,7 +55,9 @@ def main(checkpoint: str, texts: str) -> None:
         face = style.PAPER if "--" in line else colour
         left.plot(means.index, means[name], line, color=colour, markerfacecolor=face, label=label)
     places = range(len(FACTORS))
-    for shift, (name, colour) in enumerate((("published class", style.SEPARATOR), ("score class", style.INK))):
+    for shift, (name, colour) in enumerate(
+        (("published class", style.SEPARATOR), ("score class", style.INK))
+    ):
         bars = right.bar([x + 0.4 * shift - 0.2 for x in places], moved[name], 0.38, color=colour, label=name)
         right.bar_label(bars)
     left.set_xscale("log", base=2)

@@ -431,6 +431,12 @@ def test_causes_that_were_not_measured_are_not_drawn():
     assert PICTURES["11_causes"].why_not(look(with_causes(study))) is None
 
 
+def test_a_readme_quotes_its_claims_however_many_a_study_has(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkscope.claims.catalogue.MOST_CLAIMS", 0)
+    folder = next(each for each in draw_all(training(3), tmp_path).drawn if "taxonomy" in each.name)
+    assert "## What happened" in (folder / "README.md").read_text()
+
+
 def test_a_readme_names_the_file_and_variables_of_its_numbers(drawn, tmp_path):
     study, made, _folder = drawn
     for each in made.drawn:

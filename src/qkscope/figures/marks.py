@@ -19,7 +19,6 @@ from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.sheet import Key, Paper, dot, inches, scale, stroke, swatch
 from qkscope.figures.style import INK, PAPER, ROPE_COLOURS, pale
 from qkscope.figures.view import ALL, MATCHED, OWN, View
-from qkscope.words import MINUS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DASHED = (0, (3, 1.5))
@@ -193,7 +192,7 @@ def _scale(axes: Axes, paper: Paper, low: float, high: float, most: int) -> None
     room = int(inches(axes)[1] / (paper.points(9.5) / 72 * 1.9))
     ticks = MaxNLocator(max(2, min(most, room)), steps=[1, 2, 5, 10]).tick_values(low, high)
     ticks = [tick for tick in ticks if low <= tick <= high]
-    scale(axes, "y", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
+    scale(axes, "y", ticks, paper, grid=True)
     if low < 0:
         axes.axhline(0, color="#777777", linewidth=0.9, zorder=1)
 

@@ -6,7 +6,7 @@ no heading (the paper's caption replaces it), smaller letters but never below 7 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -22,6 +21,7 @@ from matplotlib.patches import Patch
 
 from qkscope.errors import TableError
 from qkscope.figures import style
+from qkscope.words import MINUS
 
 SMALLEST = 7.0  # points
 NARROWEST = 3.0  # inches
@@ -128,14 +128,17 @@ class Sheet:
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
-    def colour_bar(self, name: str, colours: Colormap, norm: Normalize, texts: Mapping[float, str]) -> None:
-        """At the foot of the body, which is `Paper.bar` higher for it; `texts` are its ticks."""
+    def colour_bar(self, name: str, signed: bool, percent: bool = False) -> None:
+        """Of `style.colour_scale`, at the foot of the body, which is `Paper.bar` higher for it."""
+        colours, norm = style.colour_scale(signed)
+        ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if signed else (0.0, 0.5, 1.0)
+        texts = [f"{tick:.0%}" if percent else plain_number(tick) for tick in ticks]
         length, size = min(3.6, self.width / 2), self.paper.points(8.5)
         axes = self.axes((self.width - length) / 2, self.body - self.paper.bar + 0.04, length, 0.12)
         bar = self.figure.colorbar(ScalarMappable(norm, colours), cax=axes, orientation="horizontal")
         bar.outline.set_visible(False)
         bar.minorticks_off()
-        axes.set_xticks(list(texts), list(texts.values()), **style.lettering(size))
+        axes.set_xticks(ticks, texts, **style.lettering(size))
         axes.tick_params(length=2)
         axes.set_xlabel(name, **style.lettering(size, math=True), labelpad=2)
 
@@ -212,15 +215,26 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def scale(
-    axes: Axes, axis: Literal["x", "y"], values: Sequence[float], texts: Sequence[str], paper: Paper, grid: bool = False
-) -> None:  # fmt: skip
-    """Ticks at `values` with `texts` of one or more lines, written as they are."""
+    axes: Axes,
+    axis: Literal["x", "y"],
+    values: Sequence[float],
+    paper: Paper,
+    texts: Sequence[str] | None = None,
+    grid: bool = False,
+) -> None:
+    """Ticks at `values` with these numbers, or with `texts` of one or more lines, written as they are."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
+    texts = list(map(plain_number, values)) if texts is None else texts
     drawn = ["\n".join(map(style.drawable, text.split("\n"))) for text in texts]
     setter(values, drawn, **style.lettering(paper.points(9.5)), linespacing=1.1)
     axes.minorticks_off()
     if grid:
         axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
+
+
+def plain_number(value: float) -> str:
+    """`0.5`, `−1`."""
+    return f"{value:g}".replace("-", MINUS)
 
 
 def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = None) -> None:

@@ -6,6 +6,7 @@ changed, so figures come out the same in a script, a thread and a notebook with 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -124,6 +125,17 @@ def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = 
     """A text in an axes, in data coordinates unless `transform` says otherwise."""
     weight, math = more.pop("weight", "normal"), more.pop("math", False)
     return axes.text(x, y, text, **lettering(size, colour, weight, math), **more)
+
+
+def write_not_measured(axes: Axes, x: float, y: float, size: float, **place: Any) -> None:
+    """In a hatched gap."""
+    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+    write(axes, x, y, "not measured", size, MUTED, bbox=box, **place)
+
+
+def every_nth(size: float, pitch: float) -> int:
+    """How many lines apart names of a size must be that stand `pitch` inches apart, so that they do not overlap."""
+    return max(1, math.ceil(size / 72 * LINE / pitch - 1e-9))
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

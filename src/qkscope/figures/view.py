@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from qkscope.errors import TableError
-from qkscope.figures.style import drawable, without_shared_beginning
+from qkscope.figures.style import ABSENT, INK, drawable, without_shared_beginning
 from qkscope.results import Results
 from qkscope.results.aggregate import Population, measured, populations, present
 from qkscope.study.timeline import TimelineCheckpoint
@@ -100,6 +100,10 @@ class View:
     def drawn_labels(self) -> dict[str, str]:
         """`labels` as pictures have them."""
         return dict(zip(self.labels, without_shared_beginning(list(self.labels.values())), strict=True))
+
+    def ink(self, i: int) -> str:
+        """The colour of a checkpoint's name."""
+        return ABSENT if self.checkpoints[i].missing else INK
 
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:

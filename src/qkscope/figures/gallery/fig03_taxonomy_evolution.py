@@ -61,7 +61,7 @@ def _bars(data: pd.DataFrame, axes: Axes, axis: CheckpointAxis) -> None:
     draw_errors(axes, x, y, heights(axis.view, first, "se"), INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)
     ticks = np.linspace(0, 1, 6 if inches(axes)[1] > 1.6 else 3).tolist()
-    scale(axes, "y", ticks, [f"{tick:g}" for tick in ticks], axis.paper)
+    scale(axes, "y", ticks, axis.paper)
 
 
 def _stack(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, width: float, offset: float) -> None:

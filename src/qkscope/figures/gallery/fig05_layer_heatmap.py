@@ -62,9 +62,7 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
         rows.draw(axes, panel, colours, norm)
         top += height
-    ticks = (-1, -0.5, 0, 0.5, 1) if signed else (0, 0.5, 1)
-    texts = {float(tick): f"{tick:g}".replace("-", MINUS) for tick in ticks}
-    page.colour_bar(f"mean $r_{value[-1]}$, PC0", colours, norm, texts)
+    page.colour_bar(f"mean $r_{value[-1]}$, PC0", signed)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
     kinds = {"depth_bin": "Int64", "layer": "Int64"}
     found = [table.reindex(columns=columns).astype(kinds) for table in tables.values()]
@@ -239,19 +237,15 @@ class _Rows:
             if np.isfinite(mean):
                 text = f"{mean:.2f}".replace("-", MINUS)
                 style.write(axes, x, y, text, self.size, style.ink_on(to_hex(colours(norm(mean)))), **place)
-        box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
         for y, checkpoint in enumerate(self.view.checkpoints):
             if checkpoint.missing:
-                style.write(
-                    axes, (columns - 1) / 2, y, "not measured", self.paper.points(9), style.MUTED, bbox=box, **place
-                )  # fmt: skip
+                style.write_not_measured(axes, (columns - 1) / 2, y, self.paper.points(9), **place)
 
     def _name_rows(self, axes: Axes) -> None:
-        every = max(1, int(np.ceil(self.size / 72 * style.LINE / self.row - 1e-9)))
-        shown = range(0, len(self.names), every)
+        shown = range(0, len(self.names), style.every_nth(self.size, self.row))
         axes.set_yticks(shown, [self.names[i] for i in shown], **style.lettering(self.size))
         for label, i in zip(axes.get_yticklabels(), shown, strict=True):
-            label.set_color(style.ABSENT if self.view.checkpoints[i].missing else style.INK)
+            label.set_color(self.view.ink(i))
 
     def _name_columns(self, axes: Axes, panel: Panel) -> None:
         """As many names as fit, and the mark of every NoPE layer."""

@@ -16,7 +16,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Key, Paper, dot, draw_panels, scale
 from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
-from qkscope.words import MINUS, tokens
+from qkscope.words import tokens
 
 X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
 
@@ -116,9 +116,8 @@ def _portrait(
                     linewidths=0.7 if marker == "D" else 0.25,
                 )  # fmt: skip
     ticks = (0.0, limits.low, limits.high, 1.0)
-    both = (-1.0, -limits.high, -limits.low, *ticks)
-    scale(axes, "x", ticks, [f"{tick:g}" for tick in ticks], paper)
-    scale(axes, "y", both, [f"{tick:g}".replace("-", MINUS) for tick in both], paper)
+    scale(axes, "x", ticks, paper)
+    scale(axes, "y", (-1.0, -limits.high, -limits.low, *ticks), paper)
     if (points["class"] == UNMEASURED).all():
         place = {"ha": "center", "va": "center", "transform": axes.transAxes}
         style.write(axes, 0.5, 0.5, "no measured head", paper.points(9.5), style.MUTED, **place)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, colour_scale
+from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, colour_scale, every_nth
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -98,7 +98,7 @@ def _bars(data: pd.DataFrame, paper: Paper, nope: set[int], axes: Axes) -> None:
         axes.barh(place, share, height, left, color=PART_COLOURS[PARTS[part]], edgecolor=PAPER, linewidth=0.4)
         left += share
     axes.set_xlim(0, 1)
-    scale(axes, "x", [0, 0.5, 1], ["0", "0.5", "1"], paper)
+    scale(axes, "x", (0, 0.5, 1), paper)
 
 
 def _no_wavelengths(view: View) -> str | None:
@@ -128,7 +128,7 @@ def draw_wavelengths(view: View, width: float | None = None) -> Drawing:
         "layer (N: NoPE)" if view.populations else "layer",
         columns=2 if paper.narrow else None, wide=3.2, shape=0.8, foot=paper.bar, between=0.3, shared="xy",
     )  # fmt: skip
-    page.colour_bar("share of $r_q$", *colour_scale(signed=False), {0.0: "0%", 0.5: "50%", 1.0: "100%"})
+    page.colour_bar("share of $r_q$", signed=False, percent=True)
     return Drawing(page.figure, data, caption)
 
 
@@ -196,7 +196,7 @@ def _map(
     axes.set_xlim(np.log10(ends[0]) - 0.15, np.log10(ends[1]) + 0.15)
     decades = range(int(np.ceil(np.log10(ends[0]))), int(np.log10(ends[1])) + 1)
     shown = decades[:: 1 if len(decades) <= (7 if paper.width is None else 4) else 2]
-    scale(axes, "x", shown, [short_count(10.0**tick) for tick in shown], paper)
+    scale(axes, "x", shown, paper, [short_count(10.0**tick) for tick in shown])
 
 
 def _layer_scale(
@@ -210,10 +210,9 @@ def _layer_scale(
     tall = max(1.0, line * count / max(high - line * (len(above) + 0.5), line))
     tops = [count - 0.5 + tall * (i + 1) for i in range(len(above))]
     bottom, top = -0.5, tops[-1] + tall / 2
-    every = int(np.ceil(line / high * (top - bottom)))
-    shown = range(0, count, every)
+    shown = range(0, count, every_nth(paper.points(9.5), high / (top - bottom)))
     texts = [f"{'N ' if layers[i] in nope else ''}{layers[i]}" for i in shown]
-    scale(axes, "y", [*shown, *tops], [*texts, *above], paper)
+    scale(axes, "y", [*shown, *tops], paper, [*texts, *above])
     axes.set_ylim(bottom, top)
     return tall, tops
 

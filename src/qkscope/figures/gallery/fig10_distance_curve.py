@@ -119,7 +119,7 @@ def _distances(axes: Axes, longest: int, paper: Paper) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.9, longest * 1.1)
     octaves = range(0, int(np.log2(1.1 * longest)) + 1, 2 if longest < 4096 else 3)
-    scale(axes, "x", [2**o for o in octaves], [f"{2**o:,}" for o in octaves], paper)
+    scale(axes, "x", [2**o for o in octaves], paper, [f"{2**o:,}" for o in octaves])
     axes.xaxis.set_minor_locator(NullLocator())
 
 

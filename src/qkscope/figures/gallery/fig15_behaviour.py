@@ -113,8 +113,8 @@ def _dots(
             text = f"{'' if paper.narrow else 'ρ = '}{number(each.value, each.se)}"
             write(axes, 0.98, 0.97 - 0.11 * place, text, paper.points(8.5), colour,
                   transform=axes.transAxes, ha="right", va="top")  # fmt: skip
-    scale(axes, "x", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
-    scale(axes, "y", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
+    for axis in ("x", "y"):
+        scale(axes, axis, (0.0, 0.5, 1.0), paper, grid=True)
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(-0.03, 1.38)
 

@@ -16,7 +16,7 @@ from qkscope.figures.sheet import Paper, dot, draw_panels, scale, swatch
 from qkscope.figures.style import INK, MUTED, PAPER, PART_COLOURS, SINK
 from qkscope.figures.view import View
 from qkscope.results.tables import ABLATION
-from qkscope.words import MINUS, count
+from qkscope.words import count
 
 # Short enough to stand beside a panel.
 NAMES = {
@@ -98,8 +98,8 @@ def _bars(
     axes.axvline(0.0, color=INK, linewidth=0.8, zorder=1)
     ends = axes.get_xlim()
     ticks = [tick for tick in MaxNLocator(4).tick_values(*limits) if ends[0] <= tick <= ends[1]]
-    scale(axes, "x", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
-    scale(axes, "y", list(range(len(parts))), [NAMES[part] for part in reversed(parts)], paper)
+    scale(axes, "x", ticks, paper, grid=True)
+    scale(axes, "y", range(len(parts)), paper, [NAMES[part] for part in reversed(parts)])
 
 
 def _caption(view: View, data: pd.DataFrame) -> Caption:
