@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
 from qkscope.errors import TableError
 from qkscope.figures import style
@@ -230,6 +232,14 @@ def scale(
     axes.minorticks_off()
     if grid:
         axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
+
+
+def draw_cells(axes: Axes, columns: ArrayLike, rows: ArrayLike, grid: ArrayLike, signed: bool) -> None:
+    """A heat map between the edges `columns` and `rows`, in the colours of `style.colour_scale`; nothing where NaN."""
+    colours, norm = style.colour_scale(signed)
+    # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
+    look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "face", "linewidth": 0.2}
+    axes.pcolormesh(columns, rows, np.ma.masked_invalid(grid), **look)
 
 
 def plain_number(value: float) -> str:

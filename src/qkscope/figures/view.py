@@ -55,6 +55,10 @@ class View:
         return self.results.timeline.kind == "models"
 
     @property
+    def several_models(self) -> bool:
+        return self.of_models and len(self.order) > 1
+
+    @property
     def over_training(self) -> str:
         """The end of a title."""
         return " over training" if self.training else ""
@@ -66,8 +70,7 @@ class View:
     @property
     def why_not_training(self) -> str | None:
         """Why figures that follow training are not drawn, if so."""
-        several = self.of_models and len(self.order) > 1
-        return "it follows training, and this is a study of several models" if several else None
+        return "it follows training, and this is a study of several models" if self.several_models else None
 
     def lacks(self, name: str) -> str | None:
         """Why a variable that every run measures cannot be drawn, if so."""

@@ -94,7 +94,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     low, high = view.results.thresholds.low, view.results.thresholds.high
     unmeasured = int(data.loc[(data["class"] == UNMEASURED) & (data["population"] == ALL), "heads"].sum())
     return Caption(
-        title="Head taxonomy" + (" by model" if view.of_models else view.over_training),
+        title="Head taxonomy" + (" by model" if view.several_models else view.over_training),
         shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar per {view.noun}."
         + ("" if view.of_models else view.phases_sentence)
         + (f" Thin bars are the same heads over the {view.matched_text}." if view.rematched else "")

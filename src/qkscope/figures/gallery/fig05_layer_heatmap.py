@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize, to_hex
+from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
 from qkscope.figures import style
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.sheet import Paper, name_axis, sheet
+from qkscope.figures.sheet import Paper, draw_cells, name_axis, sheet
 from qkscope.figures.view import View
 from qkscope.results.aggregate import depth_cells, means, present, values
 from qkscope.sums.head_index import DEPTH_BINS
@@ -51,7 +51,6 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
         tables["layer"] = layers
         panels.append(_layers_panel(view, layers))
     signed = value == "r_k" or any(np.nanmin(panel.grid, initial=0.0) < LOWEST for panel in panels)
-    colours, norm = style.colour_scale(signed)
     rows = _Rows(view, Paper(width))
     caption = _caption(view, value, list(tables), layers, signed)
     heights = [rows.height(panel) for panel in panels]
@@ -60,7 +59,7 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     for panel, height in zip(panels, heights, strict=True):
         axes = page.axes(rows.left, top + rows.head, rows.cells, rows.row * len(view.checkpoints))
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
-        rows.draw(axes, panel, colours, norm)
+        rows.draw(axes, panel, signed)
         top += height
     page.colour_bar(f"mean $r_{value[-1]}$, PC0", signed)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
@@ -209,29 +208,27 @@ class _Rows:
         names = lines * self.paper.points(8.5) / 72 * 1.3
         return self.head + self.row * len(self.names) + names + 0.46 * self.paper.factor
 
-    def draw(self, axes: Axes, panel: Panel, colours: Colormap, norm: Normalize) -> None:
+    def draw(self, axes: Axes, panel: Panel, signed: bool) -> None:
         rows, columns = panel.grid.shape
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_ylim(rows - 0.5, -0.5)
         axes.patch.set(**style.NOT_MEASURED)
-        # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
-        look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "face", "linewidth": 0.2}
-        edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
-        axes.pcolormesh(*edges, np.ma.masked_invalid(panel.grid), **look)
+        draw_cells(axes, np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, panel.grid, signed)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        self._write_cells(axes, panel.grid, colours, norm)
+        self._write_cells(axes, panel.grid, signed)
         self._name_rows(axes)
         self._name_columns(axes, panel)
         self._name_phases(axes, columns)
         axes.tick_params(length=0)
 
-    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], colours: Colormap, norm: Normalize) -> None:
+    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], signed: bool) -> None:
         """Means of two decimals, where all fit."""
         columns = grid.shape[1]
         wide = style.extent(f"{MINUS}0.00", self.size)[0] + 0.05
         if wide > self.cells / columns or self.size / 72 * style.LINE > self.row:
             return
+        colours, norm = style.colour_scale(signed)
         place: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
         for (y, x), mean in np.ndenumerate(grid):
             if np.isfinite(mean):

@@ -54,7 +54,7 @@ def _families(view: View) -> list[str]:
 
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     count, named = data["model"].nunique(), view.results.timeline.portraits
-    where = "by model" if view.of_models else "over training" if view.training else "head by head"
+    where = "by model" if view.several_models else "over training" if view.training else "head by head"
     chosen = "those the study names" if named else "the first and second, the last, and some ends of phases"
     limits = view.results.thresholds
     again = f" The last panels show the {view.noun}s with longer windows again, over the {view.matched_text}."

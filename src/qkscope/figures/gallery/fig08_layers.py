@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, colour_scale, every_nth
+from qkscope.figures.sheet import Paper, draw_cells, draw_panels, inches, scale, stroke, swatch
+from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, every_nth
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -187,9 +187,7 @@ def _map(
     step = np.diff(middle).mean() if len(middle) > 1 else 0.3
     edges = np.concatenate([middle - step / 2, [middle[-1] + step / 2]])
     rows = np.array([*np.arange(len(layers) + 1) - 0.5, top - tall / 2, top + tall / 2])
-    grid = np.ma.masked_invalid(table.to_numpy(np.float64))
-    colours, norm = colour_scale(signed=False)
-    axes.pcolormesh(edges, rows, grid, cmap=colours, norm=norm, edgecolors="face", linewidth=0.2)
+    draw_cells(axes, edges, rows, table.to_numpy(np.float64), signed=False)
     window = np.log10(float(data["window"].iloc[0]))
     for colour, line in ((PAPER, 2.6), (INK, 1.4)):  # black with a white rim
         axes.axvline(window, color=colour, linewidth=line * paper.factor)
