@@ -14,14 +14,15 @@ import pandas as pd
 
 from qkscope import scan
 from qkscope.checkpoints import Source, load_model, load_tokenizer
+from qkscope.figures import style
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "coordinates.png"
 LINES = {
-    "r_q": ("published mean |r_q|", "#c0392b", "-"),
-    "r_k": ("published mean |r_k|", "#e08e45", "-"),
-    "r_q_balanced": ("balanced mean |r_q|", "#2c5f8a", "--"),
-    "share_positional": ("position's share of score variance", "#1f7a4d", "-"),
+    "r_q": ("published mean |r_q|", style.R_Q, "o-"),
+    "r_k": ("published mean |r_k|", style.R_K, "s-"),
+    "r_q_balanced": ("balanced mean |r_q|", style.R_Q, "o--"),
+    "share_positional": ("position's share of score variance", style.INK, "^-"),
 }
 
 
@@ -50,10 +51,13 @@ def main(checkpoint: str, texts: str) -> None:
     ).T
     print(means.round(3), moved, sep="\n")
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=150, layout="constrained")
-    for name, (label, colour, style) in LINES.items():
-        left.plot(means.index, means[name], style, color=colour, marker="o", label=label)
+    for name, (label, colour, line) in LINES.items():
+        face = style.PAPER if "--" in line else colour
+        left.plot(means.index, means[name], line, color=colour, markerfacecolor=face, label=label)
     places = range(len(FACTORS))
-    for shift, (name, colour) in enumerate((("published class", "#c0392b"), ("score class", "#1f7a4d"))):
+    for shift, (name, colour) in enumerate(
+        (("published class", style.SEPARATOR), ("score class", style.INK))
+    ):
         bars = right.bar([x + 0.4 * shift - 0.2 for x in places], moved[name], 0.38, color=colour, label=name)
         right.bar_label(bars)
     left.set_xscale("log", base=2)

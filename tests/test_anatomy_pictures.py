@@ -56,6 +56,20 @@ def test_shares_by_layer_are_means_over_heads(results):
     assert data.groupby(["model", "layer"])["share"].sum().to_numpy() == pytest.approx(1)
 
 
+def test_shares_of_all_layers_are_those_that_the_claim_names(results):
+    """The number in the headline of figure 08 is in its picture."""
+    data, last = drawn("score_variance", results), results.timeline.models[-1]
+    whole = data[data["layer"].isna() & (data["model"] == last)]
+    table = results.matched_heads.set_index("model").loc[last]
+    for name, rows in whole.groupby("population"):
+        heads = table if name == "all" else table[table["rope"] == float(name == "RoPE")]
+        shares = rows.set_index("part")["share"]
+        assert shares.to_dict() == pytest.approx(
+            {part: heads[column].mean() for part, column in PARTS.items()}
+        )
+    assert set(whole["population"]) == set(look(results).populations or ("all",))
+
+
 def test_wavelengths_are_shares_of_the_parts_of_r_q(results):
     data = drawn("wavelengths", results)
     matched = results.matched().sel(pair=slice(0, None))

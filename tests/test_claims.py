@@ -22,8 +22,7 @@ from scipy import stats
 from simulated import measured, results, truth
 from whole_study import gone, whole
 
-from qkscope.claims import VERDICTS, Claim, Row, claims, summary
-from qkscope.claims.catalogue import CLAIMS
+from qkscope.claims import VERDICTS, Claim, Row, all_claims, claims, summary
 from qkscope.claims.claim import View
 from qkscope.claims.context import Context
 from qkscope.claims.trends import long_context
@@ -135,8 +134,7 @@ def by_id(study: Results) -> dict[str, Claim]:
 
 def every_claim(study: Results) -> dict[str, Claim]:
     """The claims that a study allows, also those beyond the number that is kept."""
-    context = Context(study)
-    return {claim.id: claim for make in CLAIMS if (claim := make(context)) is not None}
+    return {claim.id: claim for claim in all_claims(study)}
 
 
 # --- what every claim is ------------------------------------------------------------------------------------------

@@ -25,9 +25,16 @@ from published import PUBLISHED, published_qk, published_results
 
 from qkscope.errors import QkscopeError, TableError
 from qkscope.figures import CATALOGUE, draw, draw_all
-from qkscope.figures.gallery.fig05_layer_heatmap import EMPTY, NEGATIVE
 from qkscope.figures.picture import pdf, png, svg
-from qkscope.figures.style import CLASS_COLOURS, drawable, shorten, spread
+from qkscope.figures.style import (
+    CLASS_COLOURS,
+    DIVERGING,
+    SEQUENTIAL,
+    drawable,
+    shorten,
+    spread,
+    without_shared_beginning,
+)
 from qkscope.figures.view import look
 from qkscope.results import load_results
 from qkscope.results.tables import CAUSES_COLUMNS, write_tables
@@ -192,17 +199,20 @@ def test_explained_variance_has_the_published_heights(published):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "colours"),
-    [("05_layer_heatmap_rq", "r_q", "Blues"), ("06_layer_heatmap_rk", "r_k", "Reds")],
+    ("name", "value", "colours", "ends"),
+    [
+        ("05_layer_heatmap_rq", "r_q", SEQUENTIAL, (0, 1)),
+        ("06_layer_heatmap_rk", "r_k", DIVERGING, (-1, 1)),
+    ],
 )
-def test_heat_maps_have_the_published_cells(published_cells, name, value, colours):
+def test_heat_maps_have_the_published_cells(published_cells, name, value, colours, ends):
     drawing = draw(name, published_cells)
     axes, by_layer, _bar = drawing.figure.axes
     (mesh,) = [each for each in axes.collections if isinstance(each, QuadMesh)]
     cells = np.array(PUBLISHED[f"depth_heatmap_{value}"])
     assert np.asarray(mesh.get_array()).reshape(10, 10) == pytest.approx(cells, abs=1e-9)
-    assert mesh.get_cmap().name == colours
-    assert mesh.get_clim() == (0, 1)
+    assert [to_hex(mesh.get_cmap()(end)) for end in (0.0, 1.0)] == [colours[0], colours[-1]]
+    assert mesh.get_clim() == ends
     printed = {t.get_position(): t.get_text() for t in axes.texts if t.get_fontweight() != "bold"}
     assert printed == {(x, y): f"{cells[y, x]:.2f}" for y in range(10) for x in range(10)}
     assert tick_texts(axes, "y") == LABELS
@@ -221,7 +231,7 @@ def test_heat_maps_have_the_published_cells(published_cells, name, value, colour
         tick for tick, text in zip(by_layer.get_xticks(), tick_texts(by_layer), strict=True) if "N" in text
     }
     assert marked == set(range(3, 36, 4))
-    assert mesh.get_clim() == (0, 1), "both panels have one scale"
+    assert mesh.get_clim() == ends, "both panels have one scale"
 
 
 def test_portraits_show_the_published_six_with_thresholds_and_limits(published):
@@ -266,6 +276,9 @@ def test_portraits_of_models_are_coloured_by_family():
         assert len(faces) == 1
         colours.append(faces.pop())
     assert colours[0] == colours[2] != colours[1]
+    one_family = draw("07_phase_portraits", models(["Llama", "Llama"]))
+    assert "family" not in one_family.data
+    assert "colour is the class" in one_family.caption.shows
 
 
 def test_a_study_of_models_leaves_training_out_with_its_reason(tmp_path):
@@ -418,6 +431,12 @@ def test_causes_that_were_not_measured_are_not_drawn():
     assert PICTURES["11_causes"].why_not(look(with_causes(study))) is None
 
 
+def test_a_readme_quotes_its_claims_however_many_a_study_has(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkscope.claims.catalogue.MOST_CLAIMS", 0)
+    folder = next(each for each in draw_all(training(3), tmp_path).drawn if "taxonomy" in each.name)
+    assert "## What happened" in (folder / "README.md").read_text()
+
+
 def test_a_readme_names_the_file_and_variables_of_its_numbers(drawn, tmp_path):
     study, made, _folder = drawn
     for each in made.drawn:
@@ -465,28 +484,33 @@ def test_a_missing_checkpoint_is_a_gap_on_the_axis():
     assert "not measured" in texts(rows)
 
 
-def test_negative_means_do_not_look_like_zero_and_empty_bins_are_gray():
+@pytest.mark.parametrize(("name", "value"), [("05_layer_heatmap_rq", "r_q"), ("06_layer_heatmap_rk", "r_k")])
+def test_negative_means_have_a_colour_of_their_own_and_empty_bins_are_hatched(name, value):
     study = training(2)
-    r_k = study.own()["r_k"].isel(sample=0)
-    study = with_values(study, r_k=r_k.where(study.own()["layer"] > 1, -0.02).to_numpy())
+    found = study.own()[value].isel(sample=0)
+    study = with_values(study, **{value: found.where(study.own()["layer"] > 1, -0.2).to_numpy()})
     study = with_heads(study, lambda layer, _head: layer != 5)
-    axes, _layers, bar = draw("06_layer_heatmap_rk", study).figure.axes
+    axes, _layers, bar = draw(name, study).figure.axes
     (mesh,) = [each for each in axes.collections if isinstance(each, QuadMesh)]
-    cells = study.heads.groupby(["model", "depth_bin"])["r_k"].mean().unstack()
+    cells = study.heads.groupby(["model", "depth_bin"])[value].mean().unstack()
     cells = cells.reindex(index=study.timeline.models, columns=range(10)).to_numpy()
-    colours = np.array([to_hex(c) for c in mesh.to_rgba(mesh.get_array()).reshape(-1, 4)]).reshape(2, 10)
+    colours = mesh.to_rgba(mesh.get_array()).reshape(2, 10, 4)
     printed = {t.get_position(): t.get_text() for t in axes.texts}
+    signs = set()
     for (y, x), mean in np.ndenumerate(cells):
+        red, _green, blue, opaque = colours[y, x]
         if np.isnan(mean):
-            assert colours[y, x] == EMPTY
+            assert opaque == 0
             assert (x, y) not in printed
-        elif mean <= -0.005:
-            assert colours[y, x] == NEGATIVE
-            assert printed[x, y].startswith("\u2212")
         else:
-            assert colours[y, x] not in (EMPTY, NEGATIVE)
-    assert {EMPTY, NEGATIVE} <= set(colours.ravel())
-    assert "below 0" in bar.get_xlabel()
+            assert opaque == 1
+            assert (blue > red) == (mean > 0)
+            assert printed[x, y].startswith("\u2212") == (mean < 0)
+            signs.add(mean > 0)
+    assert signs == {True, False}
+    assert np.isnan(cells).any()
+    assert axes.patch.get_hatch(), "what is transparent shows it"
+    assert tick_texts(bar)[0] == "\u22121"
 
 
 @pytest.mark.parametrize("layers", [1, 2, 7, 10])
@@ -684,6 +708,21 @@ def test_long_names_keep_both_ends():
     assert shorten("checkpoint-000123456789", 11) == "check…56789"
     assert shorten("short", 11) == "short"
     assert len(shorten("x" * 100, 30)) == 30
+
+
+def test_long_names_lose_what_all_begin_with():
+    names = ["org/a-long-run-of-mine-seed1-step-100", "org/a-long-run-of-mine-seed2-step-100"]
+    assert without_shared_beginning(names) == ["…seed1-step-100", "…seed2-step-100"]
+    for whole in (["step-100", "step-200"], names[:1], ["a" * 30 + "b", "a" * 30 + "c"]):
+        assert without_shared_beginning(whole) == whole
+    study = training(2, labels=names)
+    assert [
+        text.replace("\n", "") for text in tick_texts(draw("01_position_signal", study).figure.axes[-1])
+    ] == [
+        "…seed1-step-100",
+        "…seed2-step-100",
+    ]
+    assert draw("01_position_signal", study).data["label"].unique().tolist() == names
 
 
 def test_letters_the_font_lacks_become_boxes_and_control_characters_go():

@@ -116,7 +116,9 @@ def test_the_takeaway_is_what_the_claims_mean_and_the_caveat_stands_below():
     assert "Not this" not in takeaway
     assert re.search(r"\*\*.*\*\* Beware of it\. Pooled\.$", takeaway)
     said = [claim(names[0], meaning="First.", caveat="")]
-    assert part(text_of("07_phase_portraits", study, said, care=""), "Key takeaway") == "First."
+    alone = text_of("07_phase_portraits", study, said, care="", takeaway="")
+    assert part(alone, "Key takeaway") == "First."
+    assert "Key takeaway" not in text_of("07_phase_portraits", study, [], care="", takeaway="")
 
 
 # --- the file ----------------------------------------------------------------------------------------------------

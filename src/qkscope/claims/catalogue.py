@@ -1,4 +1,4 @@
-"""All claims, and `claims`: those that a study allows, computed once and ranked."""
+"""All claims, and those that a study allows, ranked: `all_claims`, and `claims`, the first of them."""
 
 from __future__ import annotations
 
@@ -36,26 +36,21 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
 
 MOST_CLAIMS = 10  # claims that a study has
 
-# Those and all claims, by the identity of the study: a Results is frozen, and its tables cannot be hashed.
-_KNOWN: dict[int, tuple[tuple[Claim, ...], tuple[Claim, ...]]] = {}
+# By the identity of the study: a Results is frozen, and its tables cannot be hashed.
+_KNOWN: dict[int, tuple[Claim, ...]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
     """The claims about a study, most surprising first; the least surprising beyond MOST_CLAIMS are left out."""
-    return _made(results)[0]
+    return all_claims(results)[:MOST_CLAIMS]
 
 
 def all_claims(results: Results) -> tuple[Claim, ...]:
-    """Every claim about a study, most surprising first: a figure says what it shows, surprising or not."""
-    return _made(results)[1]
-
-
-def _made(results: Results) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
+    """Every claim that a study allows, most surprising first: a figure quotes its own, however many there are."""
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
         answers = [answer(context) for answer in CLAIMS] if len(context.best) else []
-        found = tuple(sorted((c for c in answers if c is not None), key=lambda claim: -claim.surprise))
-        _KNOWN[key] = found[:MOST_CLAIMS], found
+        _KNOWN[key] = tuple(sorted(filter(None, answers), key=lambda claim: -claim.surprise))
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]

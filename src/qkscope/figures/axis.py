@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -49,10 +48,10 @@ class CheckpointAxis:
         self.at = [float(i) for i in range(count)] if self.steps is None else self._places(self.steps)
         edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in view.phases[1:]]
         self.spans = list(pairwise([-0.5, *edges, count - 0.5]))
-        names = [view.labels[checkpoint.model] for checkpoint in view.checkpoints]
+        names = [view.drawn_labels[checkpoint.model] for checkpoint in view.checkpoints]
         self._ticks = fit_names(names if self.steps is None else ["0"], self.pitch, paper)
         rooms = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self.spans]
-        self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], rooms, paper)
+        self._phases = fit_phases(view.phase_names, rooms, paper)
         self._named = any(text.strip() for text in self._phases.texts)
         # Inches that phase names need over the first panel, and names of checkpoints under the last.
         self.above = self._phases.height + 0.14 if self._named else 0.06
@@ -90,15 +89,14 @@ class CheckpointAxis:
 
     def _draw_names(self, axes: Axes, names: bool) -> None:
         """Every n-th name where they stand closer than their letters are high."""
-        ticks, every = self._ticks, 1
-        if ticks.vertical:
-            every = max(1, int(np.ceil(ticks.size / 72 * style.LINE / self.pitch)))
+        ticks = self._ticks
+        every = style.every_nth(ticks.size, self.pitch) if ticks.vertical else 1
         places = range(0, len(ticks.texts), every)
         texts = [ticks.texts[i] if names else "" for i in places]
         axes.set_xticks(places, texts, **style.lettering(ticks.size), linespacing=1.1)
         for i, label in zip(places, axes.get_xticklabels(), strict=True):
             label.set_rotation(90 if ticks.vertical else 0)
-            label.set_color("#a0a0a0" if self.view.checkpoints[i].missing else style.INK)
+            label.set_color(self.view.ink(i))
 
     def _draw_gaps(self, axes: Axes) -> None:
         """A hatched gap for what could not be measured, which says so where it is wide and high enough."""
@@ -106,16 +104,12 @@ class CheckpointAxis:
         fits = (
             size / 72 * style.LINE <= self.pitch and style.extent("not measured", size)[0] <= inches(axes)[1]
         )
-        box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
         place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
         for i, checkpoint in enumerate(self.view.checkpoints):
             if checkpoint.missing:
-                gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
-                gap.set(linewidth=0, zorder=0.5)
+                axes.axvspan(i - 0.5, i + 0.5, **style.NOT_MEASURED, zorder=0.5)
                 if fits:
-                    style.write(
-                        axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place
-                    )
+                    style.write_not_measured(axes, i, 0.5, size, zorder=0.6, **place)
 
     def _draw_phases(self, axes: Axes) -> None:
         """Over the middle of their spans; vertical names move apart, with a line to where they belong."""

@@ -17,9 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.sheet import Key, Paper, dot, inches, scale, stroke, swatch
-from qkscope.figures.style import PAPER, pale
+from qkscope.figures.style import INK, PAPER, ROPE_COLOURS, pale
 from qkscope.figures.view import ALL, MATCHED, OWN, View
-from qkscope.words import MINUS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DASHED = (0, (3, 1.5))
@@ -49,12 +48,16 @@ class Look:
         return replace(key, math=True)
 
     def of(self, population: str) -> Look:
-        """How the same quantity is drawn of one population: hollow and dashed of NoPE heads."""
+        """How the same quantity is drawn of one population: hollow and dashed of NoPE heads.
+
+        A quantity without a colour of its own (INK) has the population's.
+        """
         if population == ALL:
             return self
         nope = population == "NoPE"
         name = f"{self.name.removeprefix('mean ')}, {population} heads"
-        return Look(name, self.colour, self.marker, nope, DASHED if nope else "-")
+        colour = ROPE_COLOURS[population] if self.colour == INK else self.colour
+        return Look(name, colour, self.marker, nope, DASHED if nope else "-")
 
     def over(self, window: str) -> Look:
         """How the same quantity is drawn over the matched window."""
@@ -65,9 +68,9 @@ def band_key(text: str = "±1 standard deviation across heads") -> Key:
     return swatch(text, "#555555", alpha=0.16, linewidth=0)
 
 
-def error_key(text: str = "±1 standard error over documents") -> Key:
-    """A bar as errorbar draws it."""
-    return dot(text, "#444444", marker="|", markersize=9, markeredgewidth=1.3)
+def error_key(text: str = "±1 standard error over documents", marker: str = "|") -> Key:
+    """A bar as errorbar draws it; marker "_" is one across."""
+    return dot(text, "#444444", marker=marker, markersize=9, markeredgewidth=1.3)
 
 
 def heights(view: View, table: pd.DataFrame, column: str) -> Array:
@@ -166,7 +169,7 @@ def _matched(
 def correlation_scale(axes: Axes, paper: Paper, low: float, high: float) -> None:
     """A vertical axis for correlations: from 0, or lower if need be, to 1 and a little more."""
     wide = 0.2 if high - min(low, 0) > 0.6 else 0.1
-    bottom = -0.03 if low >= -0.03 else max(-1.05, wide * np.floor((low - 0.02) / wide))
+    bottom = -0.03 if low >= -0.03 else max(-1.05, low - 0.03)
     top = min(1.05, max(0.2, wide * np.ceil((high + 0.02) / wide)))
     _scale(axes, paper, bottom, top + 0.02, 11)
 
@@ -189,7 +192,7 @@ def _scale(axes: Axes, paper: Paper, low: float, high: float, most: int) -> None
     room = int(inches(axes)[1] / (paper.points(9.5) / 72 * 1.9))
     ticks = MaxNLocator(max(2, min(most, room)), steps=[1, 2, 5, 10]).tick_values(low, high)
     ticks = [tick for tick in ticks if low <= tick <= high]
-    scale(axes, "y", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
+    scale(axes, "y", ticks, paper, grid=True)
     if low < 0:
         axes.axhline(0, color="#777777", linewidth=0.9, zorder=1)
 

@@ -17,6 +17,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.style import drawable
 from qkscope.figures.view import View
 from qkscope.results.dataset import NAME
+from qkscope.results.tables import ABLATION
 from qkscope.study.timeline import TimelineCheckpoint
 from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
@@ -66,11 +67,12 @@ def _text(picture: Picture, view: View, caption: Caption, chosen: Sequence[Claim
         detail = claim.detail if i == 0 else first_sentence(claim.detail)
         events.append((claim.headline, "" if brief and (i or caption.events) else detail))
         meanings.append(first_sentence(claim.meaning) if i else claim.meaning)
-    takeaway = once([*meanings, caption.takeaway]) or [caption.shows]
+    takeaway = once([*meanings, caption.takeaway])
     care = once([*(claim.caveat for claim in chosen[:1]), caption.care])
+    over = f", {view.matched_text} of every text" if view.rematched and caption.window == "matched" else ""
     blocks = [
         f"# {title}",
-        f"{md(view.results.timeline.title)}. Numbers: [data.csv](data.csv).",
+        f"{md(view.results.timeline.title)}{over}. Numbers: [data.csv](data.csv).",
         f"![{title}](figure.png)",
         "## What this figure shows",
         md(caption.shows),
@@ -78,7 +80,7 @@ def _text(picture: Picture, view: View, caption: Caption, chosen: Sequence[Claim
         *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in events),
         "## How it was produced",
         _steps(view, caption, picture),
-        "## Key takeaway",
+        "## Key takeaway" if takeaway else "",
         md(joined(*takeaway)),
         f"**Read with care:** {md(joined(*care))}" if care else "",
     ]
@@ -125,7 +127,9 @@ def _data(view: View, caption: Caption) -> str:
         text += f" over training contexts, and over the {view.matched_text}{more}"
     elif view.rematched and caption.window == "matched":
         text += f" over the {view.matched_text}"
-    text += f"; {view.heads_text} per {view.noun}"
+    if caption.table == ABLATION:  # of heads and documents of its own
+        return f"{text}."
+    text += f"; {view.heads_text}{view.each}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
         text += f", sampled with seed {md(sample.get('seed', 0))}"
@@ -141,7 +145,7 @@ def _model(view: View) -> str:
     facts, name = view.results.record.checkpoints, view.results.study.get("model")
     shapes = {facts[model].shape for model in view.order if model in facts}
     parts = [code(name)] if name and not view.of_models else []
-    parts += shapes if len(shapes) == 1 else []
+    parts += [f"{shape}; numbers of heads are those of a layer" for shape in shapes if len(shapes) == 1]
     return (": ".join(parts) + ".") if parts else ""
 
 

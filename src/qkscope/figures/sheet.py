@@ -6,22 +6,24 @@ no heading (the paper's caption replaces it), smaller letters but never below 7 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
 from qkscope.errors import TableError
 from qkscope.figures import style
+from qkscope.words import MINUS
 
 SMALLEST = 7.0  # points
 NARROWEST = 3.0  # inches
@@ -128,25 +130,17 @@ class Sheet:
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
-    def colour_bar(
-        self, name: str, colours: Colormap, norm: Normalize, texts: Mapping[float, str], below: bool = False
-    ) -> None:
-        """At the foot of the body, which is `Paper.bar` higher for it; `texts` are its ticks.
-
-        With `below`, its left end shows the colour of values below them.
-        """
+    def colour_bar(self, name: str, signed: bool, percent: bool = False) -> None:
+        """Of `style.colour_scale`, at the foot of the body, which is `Paper.bar` higher for it."""
+        colours, norm = style.colour_scale(signed)
+        ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if signed else (0.0, 0.5, 1.0)
+        texts = [f"{tick:.0%}" if percent else plain_number(tick) for tick in ticks]
         length, size = min(3.6, self.width / 2), self.paper.points(8.5)
         axes = self.axes((self.width - length) / 2, self.body - self.paper.bar + 0.04, length, 0.12)
-        bar = self.figure.colorbar(
-            ScalarMappable(norm, colours),
-            cax=axes,
-            orientation="horizontal",
-            extend="min" if below else "neither",
-            extendfrac=0.06,
-        )
+        bar = self.figure.colorbar(ScalarMappable(norm, colours), cax=axes, orientation="horizontal")
         bar.outline.set_visible(False)
         bar.minorticks_off()
-        axes.set_xticks(list(texts), list(texts.values()), **style.lettering(size))
+        axes.set_xticks(ticks, texts, **style.lettering(size))
         axes.tick_params(length=2)
         axes.set_xlabel(name, **style.lettering(size, math=True), labelpad=2)
 
@@ -223,25 +217,47 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def scale(
-    axes: Axes, axis: Literal["x", "y"], values: Sequence[float], texts: Sequence[str], paper: Paper, grid: bool = False
-) -> None:  # fmt: skip
-    """Ticks at `values` with `texts`, written as they are."""
+    axes: Axes,
+    axis: Literal["x", "y"],
+    values: Sequence[float],
+    paper: Paper,
+    texts: Sequence[str] | None = None,
+    grid: bool = False,
+) -> None:
+    """Ticks at `values` with these numbers, or with `texts` of one or more lines, written as they are."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
-    setter(values, [style.drawable(text) for text in texts], **style.lettering(paper.points(9.5)))
+    texts = list(map(plain_number, values)) if texts is None else texts
+    drawn = ["\n".join(map(style.drawable, text.split("\n"))) for text in texts]
+    setter(values, drawn, **style.lettering(paper.points(9.5)), linespacing=1.1)
     axes.minorticks_off()
     if grid:
         axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
+
+
+def draw_cells(axes: Axes, columns: ArrayLike, rows: ArrayLike, grid: ArrayLike, signed: bool) -> None:
+    """A heat map between the edges `columns` and `rows`, in the colours of `style.colour_scale`; nothing where NaN."""
+    colours, norm = style.colour_scale(signed)
+    # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
+    look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "face", "linewidth": 0.2}
+    axes.pcolormesh(columns, rows, np.ma.masked_invalid(grid), **look)
+
+
+def plain_number(value: float) -> str:
+    """`0.5`, `−1`."""
+    return f"{value:g}".replace("-", MINUS)
 
 
 def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = None) -> None:
     """Names of the axes, which may hold mathematics; the vertical one no longer than its panel."""
     size = paper.points(10.5)
     if x is not None:
-        axes.set_xlabel(x, **style.lettering(size, math=True), labelpad=4 * paper.factor)
+        axes.set_xlabel(x, **style.lettering(size, math=True), labelpad=4 * paper.factor, linespacing=1.1)
     if y is not None:
         high = inches(axes)[1]
-        points = next((p for p in (size, 9.0, 8.0) if p <= size and style.fits([y], high, p)), SMALLEST)
-        axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor)
+        points = next(
+            (p for p in (size, 9.0, 8.0) if p <= size and style.fits(y.split("\n"), high, p)), SMALLEST
+        )
+        axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor, linespacing=1.1)
 
 
 def draw_panels(
@@ -251,7 +267,7 @@ def draw_panels(
     keys: Sequence[Key],
     drawn: Sequence[tuple[str, Callable[[Axes], None]]],
     x: str | Sequence[str],
-    y: str,
+    y: str | Sequence[str],
     *,
     columns: int | None = None,
     wide: float = 3.2,
@@ -262,16 +278,22 @@ def draw_panels(
 ) -> Sheet:
     """A sheet of equal panels in rows of `columns`, given as (heading, what draws into it).
 
-    Axes are called `x` (one name, or one a panel) and `y`. `wide` is the width of a panel on a sheet without a width,
+    Axes are called `x` and `y` (one name, or one a panel). `wide` is the width of a panel on a sheet without a width,
     `shape` its height over its width; `between` inches lie between panels of a row. Only outer panels have the numbers
     and names of `shared` axes ("x", "y" or both); the name of the vertical one is always there alone. `foot` inches
-    stay free below the panels. Default: three columns, one in a single column of a paper.
+    stay free below the panels. Default: three columns, two for four panels, one in a single column of a paper.
     """
-    columns = min(len(drawn), columns or (1 if paper.narrow else 3))
+    columns = min(len(drawn), columns or (1 if paper.narrow else 2 if len(drawn) == 4 else 3))
     between *= paper.factor
     if paper.width is not None:
         wide = (paper.width - paper.left - paper.right - (columns - 1) * between) / columns
-    high, head, below = wide * shape, _HEADING * paper.factor, 0.59 * paper.factor
+    head = _HEADING * paper.factor * (1.0 if any(heading for heading, _ in drawn) else 0.4)
+    high, below = wide * shape, 0.59 * paper.factor
+    size, room = paper.points(10.5), wide + 0.7 * between
+    names = [
+        "\n".join(style.wrap(name, room, size)) for name in ([x] * len(drawn) if isinstance(x, str) else x)
+    ]
+    below += max(name.count("\n") for name in names) * size / 72 * style.LINE
     row = high + head + (0.1 * paper.factor if "x" in shared else below)
     rows = -(-len(drawn) // columns)
     width = paper.left + columns * wide + (columns - 1) * between + paper.right
@@ -285,6 +307,6 @@ def draw_panels(
         draw(axes)
         first, bottom = i % columns == 0, i + columns >= len(drawn) or "x" not in shared
         axes.tick_params(labelleft=first or "y" not in shared, labelbottom=bottom)
-        name = x if isinstance(x, str) else x[i]
-        name_axis(axes, paper, x=name if bottom else None, y=y if first else None)
+        up = y if isinstance(y, str) else y[i]
+        name_axis(axes, paper, x=names[i] if bottom else None, y=up if first else None)
     return page

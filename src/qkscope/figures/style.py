@@ -6,13 +6,15 @@ changed, so figures come out the same in a script, a thread and a notebook with 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
@@ -31,15 +33,23 @@ SINK = "#b5533c"  # the first token
 # Heat maps of what grows from zero and of what has a sign, on light paper.
 SEQUENTIAL = ("#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765")
 DIVERGING = ("#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a")
+RAMPS = {
+    name: LinearSegmentedColormap.from_list(name, colours)
+    for name, colours in (("sequential", SEQUENTIAL), ("diverging", DIVERGING))
+}
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
+# In the order of results.roles.ROLES.
+ROLE_COLOURS = (SINK, "#0072b2", "#009e73", "#cc79a7", "#7a5195", "#b8860b", "#6b6b6b")
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
 )  # fmt: skip
 INK, MUTED, FAINT, PAPER = "#222222", "#666666", "#dddddd", "#ffffff"
-SEPARATOR = "#8f8f8f"
+SEPARATOR, ABSENT = "#8f8f8f", "#a0a0a0"  # between phases; names of what was not measured
 DASHES = (0, (4, 3))
+NOT_MEASURED: dict[str, Any] = {"facecolor": "#f6f6f6", "edgecolor": FAINT, "hatch": "///", "linewidth": 0}
 
+LONG_NAME = 20  # letters
 FONT = "DejaVu Sans"  # comes with matplotlib: the same letters everywhere
 LINE = 1.2  # height of a line of text, in font sizes
 _UNPRINTABLE = re.compile(
@@ -62,6 +72,16 @@ def shorten(text: str, letters: int) -> str:
         return text
     tail = (letters - 1) // 2
     return text[: letters - 1 - tail] + "…" + text[len(text) - tail :]
+
+
+def without_shared_beginning(names: Sequence[str]) -> list[str]:
+    """Long names without what all begin with, up to a separator: their ends tell them apart."""
+    if max(map(len, names)) <= LONG_NAME or len(names) < 2:
+        return list(names)
+    ends = zip(min(names), max(names), strict=False)
+    shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    cut = max((match.end() for match in re.finditer(r"[-_/.: ]+", shared)), default=0)
+    return [f"…{name[cut:]}" if cut > 1 else name for name in names]
 
 
 def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
@@ -107,6 +127,17 @@ def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = 
     return axes.text(x, y, text, **lettering(size, colour, weight, math), **more)
 
 
+def write_not_measured(axes: Axes, x: float, y: float, size: float, **place: Any) -> None:
+    """In a hatched gap."""
+    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+    write(axes, x, y, "not measured", size, MUTED, bbox=box, **place)
+
+
+def every_nth(size: float, pitch: float) -> int:
+    """How many lines apart names of a size must be that stand `pitch` inches apart, so that they do not overlap."""
+    return max(1, math.ceil(size / 72 * LINE / pitch - 1e-9))
+
+
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places as near as can be to those wanted, in the same order, `gap` apart and within `low` and `high`."""
     places: list[float] = []
@@ -121,6 +152,11 @@ def pale(colour: str, share: float = 0.45) -> str:
     """A colour mixed with white: the matched window's."""
     mixed = [round(255 * (part + (1 - part) * share)) for part in to_rgb(colour)]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def colour_scale(signed: bool) -> tuple[Colormap, Normalize]:
+    """Of numbers from 0 to 1, or with a sign from -1 (orange) over 0 (paper) to 1 (blue)."""
+    return RAMPS["diverging" if signed else "sequential"], Normalize(-1.0 if signed else 0.0, 1.0)
 
 
 def luminance(colour: str) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from qkscope.errors import TableError
-from qkscope.figures.style import drawable
+from qkscope.figures.style import ABSENT, INK, drawable, without_shared_beginning
 from qkscope.results import Results
 from qkscope.results.aggregate import Population, measured, populations, present
 from qkscope.study.timeline import TimelineCheckpoint
@@ -55,6 +55,10 @@ class View:
         return self.results.timeline.kind == "models"
 
     @property
+    def several_models(self) -> bool:
+        return self.of_models and len(self.order) > 1
+
+    @property
     def over_training(self) -> str:
         """The end of a title."""
         return " over training" if self.training else ""
@@ -66,8 +70,7 @@ class View:
     @property
     def why_not_training(self) -> str | None:
         """Why figures that follow training are not drawn, if so."""
-        several = self.of_models and len(self.order) > 1
-        return "it follows training, and this is a study of several models" if several else None
+        return "it follows training, and this is a study of several models" if self.several_models else None
 
     def lacks(self, name: str) -> str | None:
         """Why a variable that every run measures cannot be drawn, if so."""
@@ -97,6 +100,15 @@ class View:
         }
 
     @cached_property
+    def drawn_labels(self) -> dict[str, str]:
+        """`labels` as pictures have them."""
+        return dict(zip(self.labels, without_shared_beginning(list(self.labels.values())), strict=True))
+
+    def ink(self, i: int) -> str:
+        """The colour of a checkpoint's name."""
+        return ABSENT if self.checkpoints[i].missing else INK
+
+    @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last number) of each run of checkpoints of one phase."""
         found: list[tuple[str, int, int]] = []
@@ -104,6 +116,11 @@ class View:
             first = found[-1][2] + 1 if found else 0
             found.append((phase, first, first + len(list(run)) - 1))
         return found
+
+    @cached_property
+    def phase_names(self) -> list[str]:
+        """The names of `phases` as pictures have them; a single phase is not named."""
+        return [drawable(name) for name, _, _ in self.phases] if len(self.phases) > 1 else [""]
 
     @cached_property
     def steps(self) -> list[float] | None:
@@ -159,9 +176,19 @@ class View:
         return f", {self.matched_text}" if self.rematched else ""
 
     @property
+    def of_matched(self) -> str:
+        """` over the first 256 tokens`, where windows differ: within a sentence."""
+        return f" over the {self.matched_text}" if self.rematched else ""
+
+    @property
+    def over_own(self) -> str:
+        """`, training context`, where windows differ: the end of a heading."""
+        return ", training context" if self.rematched else ""
+
+    @property
     def window_sentence(self) -> str:
         """What dotted lines are, where there are some."""
-        text = f" Dotted lines repeat them over the {self.matched_text} of every text."
+        text = f" Dotted lines are the same means over the {self.matched_text} of every text."
         return text if self.rematched else ""
 
     @property
@@ -197,10 +224,10 @@ class View:
         """How many heads of a population a checkpoint has; the most of all checkpoints."""
         return int(present(self.results.own(), population).sum("head").max())
 
-    def population_text(self, name: str) -> str:
-        """`RoPE heads (36), first 256 tokens`, or `48 heads`: the heading of a panel."""
-        count = f"{self.count(name):,}"
-        return (f"{count} heads" if name == ALL else f"{name} heads ({count})") + self.over_matched
+    def count_text(self, name: str) -> str:
+        """`36 RoPE heads`, or `48 heads`: the heading of a panel."""
+        count = self.count(name)
+        return f"{count:,} {'' if name == ALL else f'{name} '}head{'' if count == 1 else 's'}"
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
@@ -270,6 +297,11 @@ class View:
         amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"{amount} query head{'s' if high != 1 else ''}"
 
+    @property
+    def each(self) -> str:
+        """` per checkpoint`, if there are several."""
+        return f" per {self.noun}" if len(self.order) > 1 else ""
+
     def subtitle(self, matched: bool = False) -> str:
         """The line under every title: which study, how many heads, on what windows.
 
@@ -282,7 +314,7 @@ class View:
                 if checkpoint.window and not checkpoint.missing
             )
         )
-        parts = [self.results.timeline.title, f"{self.heads_text} per {self.noun}"]
+        parts = [self.results.timeline.title, f"{self.heads_text}{self.each}"]
         if matched and self.rematched:
             parts.append(f"{self.matched_text} of every text")
         elif windows:

@@ -176,10 +176,10 @@ REPORTERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "trackio": _to_
 
 def _picture(heads: Heads) -> np.ndarray[Any, Any]:
     """A heat map of a share: a row per layer, a column per head, squares of 16 pixels. (height, width, 3) bytes"""
-    from matplotlib import colormaps
+    from qkscope.figures.style import RAMPS
 
     shape = 1 + int(heads["layer"].max()), 1 + int(heads["head"].max())
     found = np.full(shape, math.nan)
     found[heads["layer"], heads["head"]] = heads[MAPPED]
-    colours = colormaps["viridis"](np.ma.masked_invalid(found), bytes=True)[..., :3]
+    colours = RAMPS["sequential"](np.ma.masked_invalid(found), bytes=True)[..., :3]
     return np.asarray(colours.repeat(16, axis=0).repeat(16, axis=1))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from qkscope.figures import style
 from qkscope.report.columns import TAXONOMIES
-from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CONTENT, POSITIONAL
 
 DARK_PAPER = "#191b1f"
@@ -44,7 +43,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
         "axis": style.AXIS,
         "sink": style.SINK,
     }
-    roles = {f"role-{i}": colour for i, colour in enumerate(style.FAMILY_COLOURS[: len(ROLES)])}
+    roles = {f"role-{i}": colour for i, colour in enumerate(style.ROLE_COLOURS)}
     for name, colour in (
         series | style.CAUSE_COLOURS | style.ROPE_COLOURS | style.PART_COLOURS | roles
     ).items():

@@ -30,17 +30,19 @@ def draw_signal(view: View, width: float | None = None) -> Drawing:
     data = view.with_populations(partial(means, names=("r_q", "r_k")))
     errors = bool(data[["se_r_q", "se_r_k"]].notna().any(axis=None))
     bars = ", bars ±1 standard error over documents" if errors else ""
-    below = f" The lower panel has the means of RoPE heads (filled) and NoPE heads (hollow, dashed){view.over_matched}."
+    below = f" The lower panel has the means of RoPE heads (filled) and NoPE heads (hollow, dashed){view.of_matched}."
     caption = Caption(
         title=f"Position correlation on PC0{view.over_training}",
         shows="Lines are the mean over all heads of r_q (blue circles) and r_k (red squares), the correlation of "
         f"queries and keys with position along PC0. Shaded bands are ±1 standard deviation across heads{bars}."
-        + view.phases_sentence + view.window_sentence + (below if view.populations else ""),
+        + view.window_sentence + view.phases_sentence + (below if view.populations else ""),
         made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
         events=_signal_events(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
         variables=("r_q", "r_k"),
+        takeaway="Near 1, queries or keys of most heads move steadily along PC0 as position grows; near 0 they do not, "
+        "along this axis. Neither says whether heads attend by position.",
         care=view.pooled_sentence,
     )  # fmt: skip
     panels = {"correlation with position, PC0": 3.6, "correlation": 2.6}
@@ -56,7 +58,7 @@ def draw_variance(view: View, width: float | None = None) -> Drawing:
         shows="The share of the variance of a head's queries and keys that lies along PC0, their first shared axis: "
         "the mean over all heads, with a band of ±1 standard deviation across heads."
         + view.window_sentence
-        + (f" The lower panel has RoPE and NoPE heads apart{view.over_matched}." if view.populations else ""),
+        + (f" The lower panel has RoPE and NoPE heads apart{view.of_matched}." if view.populations else ""),
         made=f"for each {view.noun}, mean and standard deviation of explained_variance over the heads.",
         drawn="line plot with a band" + ("; both panels have the same scale." if view.populations else "."),
         variables=("explained_variance",),
@@ -94,7 +96,7 @@ def _draw(
         scale(axes, axis.paper, *limits)
 
     upper, lower = panels.items()
-    stack = [Panel(*upper, all_heads, "All heads" if len(apart) else "")]
+    stack = [Panel(*upper, all_heads, f"All heads{view.over_own}" if len(apart) else "")]
     keys = [*(look.key for look in looks.values()), marks.band_key()]
     if data[[f"se{end}" for end in looks]].notna().any(axis=None):
         keys.append(marks.error_key())

@@ -25,8 +25,8 @@ CLOSE = 0.1  # inches between checkpoints below which bars touch
 def draw(view: View, width: float | None = None) -> Drawing:
     """Fractions of the measured heads from 0 to 1."""
     data = view.with_populations(partial(class_shares, limits=view.results.thresholds))
-    headings = {ALL: "All heads" if view.populations else ""}
-    headings |= {name: view.population_text(name) for name in view.populations}
+    headings = {ALL: f"All heads{view.over_own}" if view.populations else ""}
+    headings |= {name: view.count_text(name) + view.over_matched for name in view.populations}
     panels = [
         Panel(
             "share of heads",
@@ -61,7 +61,7 @@ def _bars(data: pd.DataFrame, axes: Axes, axis: CheckpointAxis) -> None:
     draw_errors(axes, x, y, heights(axis.view, first, "se"), INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)
     ticks = np.linspace(0, 1, 6 if inches(axes)[1] > 1.6 else 3).tolist()
-    scale(axes, "y", ticks, [f"{tick:g}" for tick in ticks], axis.paper)
+    scale(axes, "y", ticks, axis.paper)
 
 
 def _stack(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, width: float, offset: float) -> None:
@@ -94,11 +94,11 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     low, high = view.results.thresholds.low, view.results.thresholds.high
     unmeasured = int(data.loc[(data["class"] == UNMEASURED) & (data["population"] == ALL), "heads"].sum())
     return Caption(
-        title="Head taxonomy" + (" by model" if view.of_models else view.over_training),
+        title="Head taxonomy" + (" by model" if view.several_models else view.over_training),
         shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar per {view.noun}."
         + ("" if view.of_models else view.phases_sentence)
         + (f" Thin bars are the same heads over the {view.matched_text}." if view.rematched else "")
-        + (f" The lower panels count RoPE and NoPE heads apart{view.over_matched}." if view.populations else ""),
+        + (f" The lower panels count RoPE and NoPE heads apart{view.of_matched}." if view.populations else ""),
         made=f"each head is classified by r_q and |r_k| on PC0. Position-dominated: both above {high:g}. Q-positional: "
         f"r_q above {high:g}, |r_k| below {low:g}. K-positional: r_q below {low:g}, |r_k| above {high:g}. "
         f"Content-focused: both below {low:g}. Mixed: all others. Counts are divided by the number of measured heads"
@@ -106,6 +106,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         drawn="stacked bar chart: position-dominated blue, Q-positional indigo, K-positional pink, content-focused "
         "green, mixed gray.",
         variables=("r_q", "r_k"),
+        takeaway="A head near a threshold changes class with a small change of r; the phase portraits show how near "
+        "heads are.",
         care=view.pooled_sentence,
     )  # fmt: skip
 

@@ -1,33 +1,31 @@
 """Figures 05 and 06: a mean by checkpoint (rows, top to bottom) and depth (columns).
 
 The first panel has ten bins of depth over own windows, as published; the second has every layer, over the same tokens
-for every checkpoint. Colours are the published ones from 0 to 1; a place without heads is gray.
+for every checkpoint. r_q is coloured from 0 to 1, r_k from -1 to 1; a place without heads is hatched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize, to_hex
+from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
 from qkscope.figures import style
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.sheet import Paper, name_axis, sheet
+from qkscope.figures.sheet import Paper, draw_cells, name_axis, sheet
 from qkscope.figures.view import View
 from qkscope.results.aggregate import depth_cells, means, present, values
 from qkscope.sums.head_index import DEPTH_BINS
 from qkscope.words import MINUS, bare, number
 
-COLOURS = {"r_q": "Blues", "r_k": "Reds"}
-NEGATIVE, EMPTY = "#bfe3d5", "#e4e4e4"
+LOWEST = -0.05  # a mean r_q down to this is noise about zero
 
 
 @dataclass(frozen=True)
@@ -52,21 +50,18 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     if held:
         tables["layer"] = layers
         panels.append(_layers_panel(view, layers))
-    below = any(np.nanmin(panel.grid, initial=0.0) < 0 for panel in panels)
-    colours = colormaps[COLOURS[value]].with_extremes(under=NEGATIVE, bad=EMPTY)
-    norm = Normalize(0, 1)
+    signed = value == "r_k" or any(np.nanmin(panel.grid, initial=0.0) < LOWEST for panel in panels)
     rows = _Rows(view, Paper(width))
-    caption = _caption(view, value, list(tables), layers)
+    caption = _caption(view, value, list(tables), layers, signed)
     heights = [rows.height(panel) for panel in panels]
     page = sheet(rows.paper, caption.title, view.subtitle(), rows.width, sum(heights) + rows.paper.bar)
     top = 0.0
     for panel, height in zip(panels, heights, strict=True):
         axes = page.axes(rows.left, top + rows.head, rows.cells, rows.row * len(view.checkpoints))
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
-        rows.draw(axes, panel, colours, norm)
+        rows.draw(axes, panel, signed)
         top += height
-    name = f"mean $r_{value[-1]}$, PC0{' (green: below 0)' if below else ''}"
-    page.colour_bar(name, colours, norm, {tick: f"{tick:g}" for tick in (0, 0.5, 1)}, below)
+    page.colour_bar(f"mean $r_{value[-1]}$, PC0", signed)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
     kinds = {"depth_bin": "Int64", "layer": "Int64"}
     found = [table.reindex(columns=columns).astype(kinds) for table in tables.values()]
@@ -87,7 +82,7 @@ def _bins_panel(view: View, data: pd.DataFrame, held: dict[int, list[int]]) -> P
     names = [f"{b / 10:.1f}–{(b + 1) / 10:.1f}" for b in range(DEPTH_BINS)]
     if held:
         names = [f"{name}\n{_range(held[b])}" for b, name in enumerate(names)]
-    heading = f"All heads, ten bins{', training context' if view.rematched else ''}"
+    heading = f"All heads, ten bins{view.over_own}"
     title = "depth, and the layers each bin holds" if held else "depth"
     return Panel(heading, _grid(view, data, "depth_bin", range(DEPTH_BINS)), names, title)
 
@@ -108,32 +103,32 @@ def _grid(view: View, data: pd.DataFrame, by: str, columns: Sequence[int]) -> ND
     return np.where((grid > -0.005) & (grid < 0), 0.0, grid)
 
 
-def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) -> Caption:
-    keys = value == "r_k"
+def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame, signed: bool) -> Caption:
+    whose = "keys" if value == "r_k" else "queries"
     columns = {"depth_bin": "a tenth of the depth", "layer": "a layer"}
-    both = len(panels) == 2
+    both, bins = len(panels) == 2, "depth_bin" in panels
+    over = {True: "heads of each bin", False: f"heads of each layer{view.of_matched}"}
     column = " (above) or ".join(columns[by] for by in panels) + (" (below)" if both else "")
     return Caption(
-        title=f"Mean $r_{value[-1]}$ on PC0 by depth{view.over_training}",
-        shows=f"Each row is a {view.noun}, each column {column}. The darker a cell, the larger the mean {value} "
-        f"on PC0 of the heads there, that is, the more closely their {'keys' if keys else 'queries'} follow position"
-        + "; green is below zero."
+        title=f"Mean $r_{value[-1]}$ on PC0 by {'depth' if bins else 'layer'}{view.over_training}",
+        shows=f"Each row is a {view.noun}, each column {column}. The darker a cell, the further from zero is the mean "
+        f"{value} on PC0 of the heads there, that is, the more closely their {whose} follow position"
+        + ("; blue is above zero, orange below." if signed else ".")
         + (" Under each bin stand the layers that it holds." if both else "")
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
-        made="depth is layer / (layers − 1), cut into ten bins; "
-        f"for each {view.noun}, the mean of {value} over the measured heads of each bin"
-        + (", and of each layer" if both else "")
-        + (f" over the {view.matched_text}." if both and view.rematched else "."),
-        drawn=f"heat map, colour map {COLOURS[value]} from 0 to 1"
+        made=("depth is layer / (layers − 1), cut into ten bins; " if bins else "")
+        + f"for each {view.noun}, the mean of {value} over the measured {over[bins]}"
+        + (f", and over the {over[False]}." if both else "."),
+        drawn=f"heat map, colours from {MINUS + '1' if signed else '0'} to 1"
         + (", the same in both panels." if both else "."),
         events=_events(view, value, layers) if "layer" in panels else (),
-        takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
-        "lower one."
-        if both
-        else "",
+        takeaway=("The upper panel compares with the published figure; which layers encode position is read from the "
+        "lower one. " if both else "")
+        + "Heads of a pale cell may follow position along another axis than PC0.",
         variables=(value,),
+        window="both" if both else "own" if bins else "matched",
         care="Bins pool RoPE and NoPE layers, as the published figure does: a bin's mean may be that of neither."
-        if view.populations and "depth_bin" in panels
+        if view.populations and bins
         else "",
     )  # fmt: skip
 
@@ -192,7 +187,7 @@ class _Rows:
         high = 0.36 if count <= 14 else 0.29 if count <= 30 else 0.25
         self.row = min(high, 9.0 / count) if paper.width is None else min(0.6 * high, 4.5 / count)
         most = 16 if paper.narrow else 34
-        self.names = [style.shorten(view.labels[checkpoint.model], most) for checkpoint in view.checkpoints]
+        self.names = [style.shorten(name, most) for name in view.drawn_labels.values()]
         self.left = paper.margin + max(style.extent(name, self.size)[0] for name in self.names) + 0.12
         self.room = self._room_for_phases()
         right = self.room + (0.2 if self.room else 0.1) * paper.factor + paper.margin
@@ -202,8 +197,9 @@ class _Rows:
     def _room_for_phases(self) -> float:
         """For the phase names right of the cells."""
         size, most = self.paper.points(9), 1.7 if self.paper.width is None else 0.2 * self.paper.width
-        phases = [style.drawable(name) for name, _, _ in self.view.phases]
-        lines = [line for name in phases for line in style.wrap(name, most, size, "bold") if line]
+        lines = [
+            line for name in self.view.phase_names for line in style.wrap(name, most, size, "bold") if line
+        ]
         return min(max((style.extent(line, size, "bold")[0] for line in lines), default=0.0), most)
 
     def height(self, panel: Panel) -> float:
@@ -212,43 +208,41 @@ class _Rows:
         names = lines * self.paper.points(8.5) / 72 * 1.3
         return self.head + self.row * len(self.names) + names + 0.46 * self.paper.factor
 
-    def draw(self, axes: Axes, panel: Panel, colours: Colormap, norm: Normalize) -> None:
+    def draw(self, axes: Axes, panel: Panel, signed: bool) -> None:
         rows, columns = panel.grid.shape
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_ylim(rows - 0.5, -0.5)
-        # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
-        look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "face", "linewidth": 0.2}
-        edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
-        axes.pcolormesh(*edges, np.ma.masked_invalid(panel.grid), **look)
+        axes.patch.set(**style.NOT_MEASURED)
+        draw_cells(axes, np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, panel.grid, signed)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        self._write_cells(axes, panel.grid, lambda mean: str(to_hex(colours(norm(mean)))))
+        self._write_cells(axes, panel.grid, signed)
         self._name_rows(axes)
         self._name_columns(axes, panel)
         self._name_phases(axes, columns)
         axes.tick_params(length=0)
 
-    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], colour: Callable[[float], str]) -> None:
+    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], signed: bool) -> None:
         """Means of two decimals, where all fit."""
         columns = grid.shape[1]
         wide = style.extent(f"{MINUS}0.00", self.size)[0] + 0.05
         if wide > self.cells / columns or self.size / 72 * style.LINE > self.row:
             return
+        colours, norm = style.colour_scale(signed)
         place: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
         for (y, x), mean in np.ndenumerate(grid):
             if np.isfinite(mean):
                 text = f"{mean:.2f}".replace("-", MINUS)
-                style.write(axes, x, y, text, self.size, style.ink_on(colour(mean)), **place)
+                style.write(axes, x, y, text, self.size, style.ink_on(to_hex(colours(norm(mean)))), **place)
         for y, checkpoint in enumerate(self.view.checkpoints):
             if checkpoint.missing:
-                style.write(axes, (columns - 1) / 2, y, "not measured", self.paper.points(9), **place)
+                style.write_not_measured(axes, (columns - 1) / 2, y, self.paper.points(9), **place)
 
     def _name_rows(self, axes: Axes) -> None:
-        every = max(1, int(np.ceil(self.size / 72 * style.LINE / self.row - 1e-9)))
-        shown = range(0, len(self.names), every)
+        shown = range(0, len(self.names), style.every_nth(self.size, self.row))
         axes.set_yticks(shown, [self.names[i] for i in shown], **style.lettering(self.size))
         for label, i in zip(axes.get_yticklabels(), shown, strict=True):
-            label.set_color("#a0a0a0" if self.view.checkpoints[i].missing else style.INK)
+            label.set_color(self.view.ink(i))
 
     def _name_columns(self, axes: Axes, panel: Panel) -> None:
         """As many names as fit, and the mark of every NoPE layer."""
@@ -265,6 +259,8 @@ class _Rows:
         edge, inch = columns - 0.5, columns / self.cells
         x, size = edge + 0.08 * self.paper.factor * inch, self.paper.points(9)
         line, runs = size / 72 * style.LINE / self.row, self.view.phases
+        if len(runs) == 1:
+            return
         texts = []
         for name, first, last in runs:
             ends, span = [-0.5, edge], [first - 0.4, last + 0.4]

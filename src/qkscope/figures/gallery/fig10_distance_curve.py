@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.ticker import NullLocator
@@ -15,7 +14,7 @@ from matplotlib.ticker import NullLocator
 from qkscope.figures.marks import band_key, number_scale, read_limits
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, scale, stroke
-from qkscope.figures.style import shorten
+from qkscope.figures.style import RAMPS, shorten
 from qkscope.figures.view import ALL, MATCHED, OWN, View
 from qkscope.results.aggregate import present, score_by_distance
 from qkscope.results.dataset import NAME
@@ -23,6 +22,7 @@ from qkscope.results.dataset import NAME
 if TYPE_CHECKING:
     import xarray as xr
 
+LIGHTEST = 0.3  # of the colours, for the first checkpoint
 COUNT = 3  # panels: populations, then single heads
 
 
@@ -37,7 +37,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A line per checkpoint, from light to dark in the order of training, with a band of its error."""
     data = _curves(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    shades = [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, len(shown))]
+    shades = [str(to_hex(RAMPS["sequential"](x))) for x in np.linspace(LIGHTEST, 1.0, len(shown))]
     looks, paper = dict(zip(shown, shades, strict=True)), Paper(width)
     caption = _caption(view)
     limits = read_limits(data, [("score", "se")])
@@ -48,7 +48,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
         _distances(axes, int(data["distance"].max()), paper)
         number_scale(axes, paper, *limits)
 
-    keys = [stroke(shorten(view.labels[model], 34), colour) for model, colour in looks.items()]
+    keys = [stroke(shorten(view.drawn_labels[model], 34), colour) for model, colour in looks.items()]
     if data["se"].notna().any():
         keys.append(band_key("±1 standard error over documents"))
     page = draw_panels(
@@ -60,13 +60,14 @@ def draw(view: View, width: float | None = None) -> Drawing:
 
 
 def _caption(view: View) -> Caption:
+    alone = "the head" if view.populations else "two heads of different layers"
     return Caption(
-        title=f"Position bias by distance{view.over_matched}",
+        title="Position bias by distance",
         shows="A line is what position alone adds to the score of a key at a distance from the query, in logits, "
         "relative to the query's mean over all its keys: above zero, a key at that distance is favoured. "
         + ("Lines run from light to dark in the order of training. " if view.training else "")
-        + f"Panels are means over heads{' of each population' if view.populations else ''}, and single heads: those "
-        "with the largest share of score variance due to key position at the last checkpoint, of different layers.",
+        + f"Panels are means over heads{' of each population' if view.populations else ''}, and {alone} with the "
+        "largest share of score variance due to key position at the last checkpoint.",
         made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
         "minus query i's mean over its keys; keys from position 4 on. A point is the mean over all distances within a "
         "third of an octave, so that fast rotations average out instead of being sampled.",
@@ -96,9 +97,7 @@ def _groups(view: View) -> dict[str, xr.DataArray]:
     data = view.same_tokens
     found: dict[str, xr.DataArray] = {}
     for name in view.populations or (ALL,):
-        count = view.count(name)
-        heading = f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"
-        found[heading] = present(data, name)
+        found[f"mean of {view.count_text(name)}"] = present(data, name)
     share = data["share_position"].isel(checkpoint=-1, sample=0).to_numpy()
     most: dict[int, int] = {}  # layer -> its head
     for at in np.argsort(-share)[: int(np.isfinite(share).sum())]:
@@ -119,8 +118,8 @@ def _distances(axes: Axes, longest: int, paper: Paper) -> None:
     """Distances on a scale of octaves, every second or third of them named."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.9, longest * 1.1)
-    octaves = range(0, int(np.log2(longest)) + 1, 2 if longest < 4096 else 3)
-    scale(axes, "x", [2**o for o in octaves], [f"{2**o:,}" for o in octaves], paper)
+    octaves = range(0, int(np.log2(1.1 * longest)) + 1, 2 if longest < 4096 else 3)
+    scale(axes, "x", [2**o for o in octaves], paper, [f"{2**o:,}" for o in octaves])
     axes.xaxis.set_minor_locator(NullLocator())
 
 

@@ -34,7 +34,7 @@ STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"
 CHANGED = "outlined: heads whose PC0 became a different direction"
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
-MOST_EVENTS = 2  # means that the README quotes: the causes' claim comes after them
+MOST_EVENTS = 1  # means that the README quotes: the causes' claim comes after it
 GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
@@ -61,11 +61,6 @@ def draw(view: View, width: float | None = None) -> Drawing:
     return Drawing(draw_stack(view, caption.title, panels, _keys(data), width), data, caption)
 
 
-def _over(view: View) -> str:
-    """Whose windows, where they differ."""
-    return ", training contexts" if view.rematched else ""
-
-
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     heads, count = heads_of(view.main), view.count(view.main)
     many = f"all {count:,} heads" if view.main == ALL else f"the {count:,} {heads}"
@@ -73,11 +68,10 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     plain = "position's share, mean " if scores else "mean "
     share = "position's mean share of score variance, " if scores else ""
     return Caption(
-        title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{_over(view)}",
+        title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{view.over_own}",
         shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
-        f"{view.noun} over its training context. Between two of them stands one bar for each thing "
-        "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
-        "before it ends."
+        f"{view.noun} over its training context. Between two of them stands a bar for each thing that changed, in this "
+        "order: RoPE settings, training, window. Each begins where the one before it ends."
         + (" The filled part of a bar is from heads whose first axis stayed, the outlined part from heads in which a "
            "different direction became PC0." if data["stayed"].notna().any() else ""),
         made=f"effects are means over {heads}. RoPE settings: the earlier weights with the later settings, minus the "
@@ -113,7 +107,7 @@ def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
         ]
         total = bare(float(largest["stop"].iloc[-1] - largest["start"].iloc[0]), signed=True)
         before, after = (view.labels[largest[end].iloc[0]] for end in ("from_model", "to_model"))
-        headline = f"{NAMES.get(str(name), name)} of {heads_of(view.main)}{_over(view)}: {trend}"
+        headline = f"{NAMES.get(str(name), name)} of {heads_of(view.main)}{view.over_own}: {trend}"
         together = f", together {total}." if len(parts) > 1 else "."
         found.append((headline, f"The largest bars are from {before} to {after}: {listing(parts)}{together}"))
     return tuple(found)

@@ -9,18 +9,18 @@ import pandas as pd
 from qkscope.figures import marks
 from qkscope.figures.axis import Panel, draw_stack
 from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
+from qkscope.figures.style import INK, SEPARATOR
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import means
 from qkscope.results.dataset import NAME
 
-COLOUR, PALE = "#34495e", "#9aa5b1"
-PLASTICITY = marks.Look("mean plasticity", COLOUR, "o")
+PLASTICITY = marks.Look("mean plasticity", INK, "o")
 ENDS = {
-    "_plasticity_first": marks.Look("queries in the first fifth of the window", COLOUR, "^"),
-    "_plasticity_last": marks.Look("queries in the last fifth", PALE, "s"),
+    "_plasticity_first": marks.Look("queries in the first fifth of the window", INK, "^"),
+    "_plasticity_last": marks.Look("queries in the last fifth", SEPARATOR, "s"),
 }
 MEASURES = ("plasticity", "plasticity_first", "plasticity_last", "plasticity_drop")
-DRIFT = marks.Look("mean", COLOUR, "o")
+DRIFT = marks.Look("mean", INK, "o")
 
 
 def missing(view: View, measure: str, variable: str) -> str | None:
@@ -42,8 +42,8 @@ def draw_plasticity(view: View, width: float | None = None) -> Drawing:
     ends = partial(marks.draw_populations, main, ENDS, scale, limits)
     of = f"{view.main} heads, by place of the query" if view.populations else "By place of the query"
     panels = [
-        Panel("plasticity", 2.3, whole, f"Mean over heads{view.over_matched}"),
-        Panel("plasticity", 2.3, ends, of + view.over_matched),
+        Panel("plasticity", 2.3, whole, "Mean over heads"),
+        Panel("plasticity", 2.3, ends, of),
     ]
     keys = [PLASTICITY.of(name).key for name in view.populations or (ALL,)]
     keys += [*(look.key for look in ENDS.values()), marks.error_key()]
@@ -77,7 +77,7 @@ def draw_drift(view: View, width: float | None = None) -> Drawing:
         panels.append(Panel(title, 2.3, partial(marks.draw_populations, data, {end: DRIFT}, scale, limits)))
     keys = [*(DRIFT.of(name).key for name in view.populations or (ALL,)), marks.error_key()]
     caption = Caption(
-        title=f"The axis of drift with position{view.over_training}{view.over_matched}",
+        title=f"The axis of drift with position{view.over_training}",
         shows="Queries and keys drift along an axis a as position grows. Above: how much a coincides with PC0, as the "
         "mean over heads of |a · PC0|. Below: how many logits more the mean query gives a key at the end of the window "
         "than one at its beginning because of that drift; positive means that nearer keys are favoured.",

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from qkscope.figures import marks
 from qkscope.figures.axis import CheckpointAxis, Panel, draw_stack
-from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
+from qkscope.figures.picture import Caption, Drawing, Picture, heads_of
+from qkscope.figures.style import INK, PART_COLOURS, R_Q, ROLE_COLOURS
 from qkscope.figures.view import ALL, View
 from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import Population, means
@@ -23,7 +23,7 @@ from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LOOKS = {
     role.name: marks.Look(f"{role.name} heads", colour, marker)
-    for role, colour, marker in zip(ROLES, FAMILY_COLOURS, MARKERS, strict=False)
+    for role, colour, marker in zip(ROLES, ROLE_COLOURS, MARKERS, strict=True)
 }
 MEANS = {
     "share_positional": marks.Look("position's share of score variance", PART_COLOURS["share_position"], "o"),
@@ -41,12 +41,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
     followed = {name: look for name, look in MEANS.items() if evidence.known(name, view.main)}
     trends, loss = _means(view, list(followed)), _loss(evidence)
     panels = [
-        Panel("heads", 2.2, partial(_draw_roles, rows, looks), view.population_text(str(name)))
+        Panel("heads", 2.2, partial(_draw_roles, rows, looks), view.count_text(str(name)))
         for name, rows in counts.groupby("population", sort=False)
     ]
     if followed:
         draw_means = partial(_draw_lines, trends, followed, marks.correlation_scale)
-        panels.append(Panel("share, r", 1.6, draw_means, view.population_text(view.main)))
+        panels.append(Panel("share, r", 1.6, draw_means, f"Means over {heads_of(view.main)}"))
     if len(loss):
         draw_loss = partial(_draw_lines, loss, {"loss": LOSS}, marks.number_scale)
         panels.append(Panel("nats per token", 1.3, draw_loss, "Loss"))

@@ -20,12 +20,17 @@ from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.words import number
 
 NAMES = {
-    "share_position": "share of scores due to position alone",
+    "share_position": "share of score variance due to position alone",
     "abs_r_q_balanced": "$|r_q|$, balanced",
     "abs_r_q": "$|r_q|$, published",
-    "attn_by_position": "attention that position predicts",
-    "role_local": "attention within 16 tokens",
-    "sink_score": "sink score",
+    "attn_by_position": "attention that\nposition predicts",
+    "role_local": "attention within\n16 tokens",
+    "sink_score": "attention to the\nfirst token",
+}
+SHORT = {
+    "share_position": "position share",
+    "abs_r_q_balanced": "$|r_q|$, balanced",
+    "abs_r_q": "$|r_q|$, published",
 }
 CLEAR = 0.3  # a correlation with a larger error is not written
 MARKERS = {"RoPE": "o", "NoPE": "s", ALL: "o"}
@@ -44,15 +49,16 @@ def draw(view: View, width: float | None = None) -> Drawing:
     drawn = []
     for y, x in pairs:
         here = {name: by_pair.get((name, y, x)) for name in names}
-        drawn.append((NAMES[y], partial(_dots, heads, x, y, here, paper)))
+        drawn.append(("", partial(_dots, heads, x, y, here, paper)))
     keys = [
         dot("heads" if name == ALL else f"{name} heads", ROPE_COLOURS.get(name, INK), marker=MARKERS[name])
         for name in names
     ]
-    caption = _caption(view)
+    caption = _caption(view, pairs)
+    across = [(SHORT if paper.narrow else NAMES)[x] for _, x in pairs]
     page = draw_panels(
-        paper, caption.title, view.subtitle(matched=True), keys, drawn, [NAMES[x] for _, x in pairs], "",
-        columns=len({x for _, x in pairs}), wide=2.6, shape=0.8,
+        paper, caption.title, view.subtitle(matched=True), keys, drawn, across, [NAMES[y] for y, _ in pairs],
+        columns=len({x for _, x in pairs}), wide=2.6, shape=1.4 if paper.narrow else 0.8, between=0.3, shared="xy",
     )  # fmt: skip
     rows = [(name, e.geometry, e.behaviour, e.heads, e.value, e.se) for (name, _, _), e in by_pair.items()]
     columns = ["population", "geometry", "behaviour", "heads", "rank_correlation", "se"]
@@ -60,10 +66,10 @@ def draw(view: View, width: float | None = None) -> Drawing:
     return Drawing(page.figure, table, caption)
 
 
-def _caption(view: View) -> Caption:
+def _caption(view: View, pairs: list[tuple[str, str]]) -> Caption:
     at = f" at {view.labels[view.order[-1]]}" if len(view.order) > 1 else ""
     return Caption(
-        title=f"Which measures predict what heads do{at}{view.over_matched}",
+        title=f"Which measures predict what heads do{at}",
         shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
         "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
         "over the heads of a population with its standard error over documents, left out where that is above 0.3.",
@@ -73,7 +79,7 @@ def _caption(view: View) -> Caption:
         "token.",
         drawn="scatter plots, one panel per pair of measures.",
         table=NAME,
-        variables=tuple(NAMES),
+        variables=tuple(dict.fromkeys([x for _, x in pairs] + [y for y, _ in pairs])),
         window="matched",
     )
 
@@ -104,11 +110,11 @@ def _dots(
             linewidth=0.3, alpha=0.85,
         )  # fmt: skip
         if each is not None and each.se < CLEAR:
-            text = f"ρ = {number(each.value, each.se)}"
+            text = f"{'' if paper.narrow else 'ρ = '}{number(each.value, each.se)}"
             write(axes, 0.98, 0.97 - 0.11 * place, text, paper.points(8.5), colour,
                   transform=axes.transAxes, ha="right", va="top")  # fmt: skip
-    scale(axes, "x", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
-    scale(axes, "y", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
+    for axis in ("x", "y"):
+        scale(axes, axis, (0.0, 0.5, 1.0), paper, grid=True)
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(-0.03, 1.38)
 

@@ -16,16 +16,16 @@ from qkscope.figures.sheet import Paper, dot, draw_panels, scale, swatch
 from qkscope.figures.style import INK, MUTED, PAPER, PART_COLOURS, SINK
 from qkscope.figures.view import View
 from qkscope.results.tables import ABLATION
-from qkscope.words import MINUS
+from qkscope.words import count
 
 # Short enough to stand beside a panel.
 NAMES = {
     "position": "position",
-    "query_position": "query pos.",
-    "key": "key",
+    "query_position": "position\n× query",
+    "key": "key\ncontent",
     "match": "match",
     "sink": "sink",
-    "head": "all",
+    "head": "whole\nhead",
 }
 COLOURS = {name.removeprefix("share_"): colour for name, colour in PART_COLOURS.items()} | {
     "sink": SINK,
@@ -55,14 +55,24 @@ def draw(view: View, width: float | None = None) -> Drawing:
     keys = [
         swatch("these heads", MUTED),
         dot("random heads of the same layers", INK, marker="D", markersize=5, markerfacecolor=PAPER),
-        error_key("±1 standard error over documents (random heads: over draws)"),
+        error_key("±1 standard error over documents (random heads: over draws)", marker="_"),
     ]
     caption = _caption(view, data)
     page = draw_panels(
-        paper, caption.title, view.labels[str(data["checkpoint"].iloc[0])], keys, drawn,
-        "change of loss, nats per token", "", wide=2.9, shape=0.16 * max(len(parts), 3), between=1.1,
+        paper, caption.title, _subtitle(view, data), keys, drawn, "change of loss, nats per token", "",
+        wide=3.4, shape=0.15 * max(len(parts), 3), between=0.3, shared="xy",
     )  # fmt: skip
     return Drawing(page.figure, data, caption)
+
+
+def _subtitle(view: View, data: pd.DataFrame) -> str:
+    """Which study, checkpoint and texts."""
+    first = data.iloc[0]
+    label, documents = (
+        view.labels[str(first["checkpoint"])],
+        count(int(first["documents"]), "held-out document"),
+    )
+    return "  ·  ".join([view.results.timeline.title, label, documents])
 
 
 def _rows(view: View) -> pd.DataFrame:
@@ -88,19 +98,20 @@ def _bars(
     axes.axvline(0.0, color=INK, linewidth=0.8, zorder=1)
     ends = axes.get_xlim()
     ticks = [tick for tick in MaxNLocator(4).tick_values(*limits) if ends[0] <= tick <= ends[1]]
-    scale(axes, "x", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
-    scale(axes, "y", list(range(len(parts))), [NAMES[part] for part in reversed(parts)], paper)
+    scale(axes, "x", ticks, paper, grid=True)
+    scale(axes, "y", range(len(parts)), paper, [NAMES[part] for part in reversed(parts)])
 
 
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     first = data.iloc[0]
+    at = view.labels[str(first["checkpoint"])]
     return Caption(
         title="What the model loses without a part of its attention scores",
         shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the "
         "scores of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the "
-        "right of its diamond is a part that the model needs in these heads (query pos.: query-dependent position; "
-        "all: the whole head, with uniform attention).",
-        made=f"loss without the part minus loss, of {first['checkpoint']} over {first['documents']} documents "
+        "right of its diamond is a part that the model needs in these heads (position × query: query-dependent "
+        "position; whole head: uniform attention instead).",
+        made=f"loss without the part minus loss, of {at} over {first['documents']} documents "
         f"({first['tokens']:,} tokens; {first['loss']:.3f} nats per token as it is). Mean vectors come from other "
         "documents.",
         drawn="horizontal bars on one scale.",
