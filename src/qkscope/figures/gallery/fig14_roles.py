@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from qkscope.figures import marks
 from qkscope.figures.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
+from qkscope.figures.style import INK, PART_COLOURS, R_Q, ROLE_COLOURS
 from qkscope.figures.view import ALL, View
 from qkscope.measures.samples import jackknife
 from qkscope.results.aggregate import Population, means
@@ -23,7 +23,7 @@ from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LOOKS = {
     role.name: marks.Look(f"{role.name} heads", colour, marker)
-    for role, colour, marker in zip(ROLES, FAMILY_COLOURS, MARKERS, strict=False)
+    for role, colour, marker in zip(ROLES, ROLE_COLOURS, MARKERS, strict=True)
 }
 MEANS = {
     "share_positional": marks.Look("position's share of score variance", PART_COLOURS["share_position"], "o"),

@@ -263,8 +263,9 @@ const axes = (() => {
       ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
     });
 
+  /* A share at a tick of an axis: a decimal where ticks are closer than a percent. */
   /** @param {number} v */
-  const percent = (v) => `${Math.round(100 * v)}%`;
+  const percent = (v) => `${text.number(100 * v, Math.abs(100 * v - Math.round(100 * v)) < 0.05 ? 0 : 1)}%`;
 
   /* A drawing of Plot's for a screen reader: one named group of marks; axes, lines and grids stay silent. */
   /** @type {(svg: Element, label: string) => void} */

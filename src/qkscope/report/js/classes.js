@@ -86,15 +86,15 @@ const classes = (() => {
     const name = data.classes[segment.code];
     const known = store.shown() ? undefined : store.over(run).averages.classes[data.taxonomy]?.[population]?.[name];
     const error = known?.se[checkpoint] ?? null;
-    const measured = name !== data.unmeasured;
-    const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
-    const points = error === null || error < 0.0005 ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
+    const share =
+      name === data.unmeasured ? "" : `, ${text.share(segment.heads.length / total, error)} of those measured`;
     const near = known?.borderline[checkpoint] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
       axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
-      `${text.headCount(segment.heads.length)}${share}${points}`,
+      `${text.headCount(segment.heads.length)}${share}`,
       near === null ? null : `${near} within one standard error of another class`,
+      error === null ? null : text.error,
     ];
   }
 
@@ -267,7 +267,7 @@ const classes = (() => {
       const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
       return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
     });
-    return `At ${data.labelOf(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+    return `At ${data.labelOf(state.checkpoint)}${store.both() ? " in run A" : ""}, ${said.join("; ")}.`;
   }
 
   /** @type {(checkpoints: number[], shown: Set<number> | null) => void} */

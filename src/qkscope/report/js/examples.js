@@ -92,12 +92,8 @@ const examples = (() => {
     const shown = [...visible(word)];
     return shown.length > LONGEST ? `${shown.slice(0, LONGEST - 1).join("")}…` : shown.join("");
   };
-  /** @param {number} share */
-  const percent = (share) => `${text.number(100 * share, share && share < 0.0995 ? 1 : 0)}%`;
-  /** @param {number} share */
-  const points = (share) => `${share > 0 ? "+" : ""}${text.number(100 * share, Math.abs(share) < 0.0995 ? 1 : 0)}`;
   /** @param {number} back */
-  const away = (back) => (back === 0 ? "itself" : `${back} ${back === 1 ? "token" : "tokens"} back`);
+  const away = (back) => (back === 0 ? "itself" : text.back(back));
 
   /** @param {string} said */
   const word = (said) => h("code", {}, short(said));
@@ -122,10 +118,20 @@ const examples = (() => {
   }
 
   const NAMES = ["attention", "distance alone", "difference"];
-  const MEANS =
-    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with " +
-    "the first four tokens as measured";
-  const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
+  const colours = () => ["var(--ink)", "var(--share_position)", ...paint.signs()];
+
+  /* What a tooltip says of one token's attention: as measured, by distance alone, and the difference. */
+  /** @type {(mass: { real: number, alone: number, named?: boolean }, known: boolean,
+   *   meaning: boolean) => (string | null)[]} */
+  function shares({ real, alone, named = true }, known, meaning) {
+    const more = named ? "" : ", the average of the tokens that have little";
+    const numbers = [
+      { name: "attention", value: real, more },
+      { name: "attention_by_distance", value: alone },
+      { name: "attention", value: real - alone, of: "difference of", sign: true },
+    ];
+    return text.described(known ? numbers : numbers.slice(0, 1), [], meaning);
+  }
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
   /** @param {Row} shown */
@@ -196,8 +202,8 @@ const examples = (() => {
       svg.append(
         marks.mark(group, {
           key: `token:${key}`,
-          label: said(shown, key, words).join(", "),
-          lines: said(shown, key, words),
+          label: said(shown, key, words, false).filter(Boolean).join(", "),
+          lines: () => said(shown, key, words, true),
           ...(isQuery ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
         }),
       );
@@ -207,19 +213,12 @@ const examples = (() => {
     return svg;
   }
 
-  /** @type {(shown: Row, key: number, words: string[]) => string[]} */
-  function said(shown, key, words) {
+  /** @type {(shown: Row, key: number, words: string[], meaning: boolean) => (string | null)[]} */
+  function said(shown, key, words, meaning) {
     const mass = shown.masses.find((one) => one.key === key);
     const name = `“${visible(words[key])}”`;
     if (!mass) return [name, `${key > shown.query ? "later than the token read" : "outside the window"}: not seen`];
-    const about = mass.named ? percent(mass.real) : `about ${percent(mass.real)}, not among the largest`;
-    return [
-      `${name} · ${away(shown.query - key)}`,
-      `attention ${about}`,
-      ...(shown.known
-        ? [`distance alone ${percent(mass.alone)}`, `difference ${points(mass.real - mass.alone)} points`]
-        : []),
-    ];
+    return [`${name} · ${away(shown.query - key)}`, ...shares(mass, shown.known, meaning)];
   }
 
   /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at
@@ -244,7 +243,7 @@ const examples = (() => {
     const svg = axes.checkpointChart(
       {
         ...axis,
-        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: percent },
+        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: axes.percent },
         marks: [
           ...axis.marks,
           axes.grid(4),
@@ -258,9 +257,7 @@ const examples = (() => {
         lines(checkpoint, meaning) {
           const one = history.find((point) => point.checkpoint === checkpoint);
           const { label } = data.checkpoints[checkpoint];
-          if (!one) return [label, "not on the page"];
-          const predicted_ = shown.known ? [`distance alone ${percent(one.alone)}`] : [];
-          return [label, `attention ${percent(one.real)}`, ...predicted_, meaning ? MEANS : null];
+          return one ? [label, ...shares(one, shown.known, meaning)] : [label, "not on the page"];
         },
       },
     );
@@ -279,15 +276,15 @@ const examples = (() => {
     const top = d3.greatest(shown.masses, ({ real }) => real);
     if (!top) return h("p", { class: "sentence" });
     const both = d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
-    const there = top.key < SINK ? "" : `predicts ${percent(top.alone)} there and `;
+    const there = top.key < SINK ? "" : `predicts ${text.share(top.alone)} there and `;
     return h(
       "p",
       { class: "sentence" },
       ...["Reading ", word(words[shown.query]), ", this head looks most at "],
       ...token(words, shown.query, top.key),
-      `: ${percent(top.real)} of its attention. `,
+      `: ${text.share(top.real)} of its attention. `,
       shown.known
-        ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`
+        ? `Distance alone ${there}reproduces ${text.share(both)} of the whole row.`
         : "What distance alone predicts is not known for this head at this checkpoint.",
     );
   }
@@ -302,9 +299,9 @@ const examples = (() => {
     ];
     return dom.legend(
       names.map((name, i) => dom.blockKey(colours()[i], name)),
-      dom.key(null, `full bar ${percent(longest(shown))}`),
-      dom.key(null, `other tokens ${percent(shown.other)}`),
-      shown.sink > 0 ? dom.key(null, `learned sink ${percent(shown.sink)}`) : null,
+      dom.key(null, `full bar ${text.share(longest(shown))}`),
+      dom.key(null, `other tokens ${text.share(shown.other)}`),
+      shown.sink > 0 ? dom.key(null, `learned sink ${text.share(shown.sink)}`) : null,
     );
   }
 
@@ -376,7 +373,7 @@ const examples = (() => {
           text.count(key),
           visible(words[key]),
           text.count(shown.query - key),
-          ...[real, alone, real - alone].map((value) => text.measure("share_", value)),
+          ...[text.share(real), text.share(alone), text.points(real - alone)],
         ]),
       ),
     );

@@ -151,13 +151,11 @@ const head = (() => {
     if (group.length === 1) return dom.absent(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) =>
-        text.number(data.value(store.table(), name, checkpoint, d.index)),
-      );
+      const numbers = ["r_q", "r_k"].map((name) => text.quantity(data.estimate(store.table(), name, checkpoint, d.index)));
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.checkpoints.length > 1 ? spark(d.index) : null,
-        h("span", { class: "what" }, `r_q ${r_q}, r_k ${r_k}`),
+        h("span", { class: "what" }, numbers.join(", ")),
       ];
       const current = d.index === me ? "true" : null;
       const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };

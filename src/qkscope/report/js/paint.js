@@ -13,7 +13,7 @@ const paint = (() => {
   const inkOn = (code) => `var(--on-class-${data.taxonomy}-${code})`;
 
   /** @param {string} population */
-  const ofPopulation = (population) => (population === "all" ? "var(--r_q)" : `var(--${population})`);
+  const ofPopulation = (population) => (population === "all" ? "var(--ink)" : `var(--${population})`);
 
   /* A block of a class's colour, for legends and tables; what is not measured is hatched. */
   /** @param {number} code */
@@ -73,6 +73,9 @@ const paint = (() => {
     return (value) => colours[Math.round(steps * clamp((value - from) / (to - from || 1)))];
   }
 
+  /* The colours of a clear plus and a clear minus, as on every ramp with both signs. */
+  const signs = () => [1, -1].map(ramp([-1, 1]));
+
   /* Dark or light, whichever is read on a colour. */
   /** @param {string} fill */
   const inkFor = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
@@ -95,5 +98,5 @@ const paint = (() => {
     return [dom.key(null, name), dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1])];
   }
 
-  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved, inks };
+  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, signs, rampKeys, resolved, inks };
 })();

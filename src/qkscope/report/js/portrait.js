@@ -100,7 +100,7 @@ const portrait = (() => {
       );
     else if (tint === "rope")
       items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
-    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
+    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint), 2, data.isShare(tint));
     const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
       items,

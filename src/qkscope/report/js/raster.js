@@ -112,7 +112,7 @@ const raster = (() => {
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
-    if (measure().startsWith("share_") || (low >= -0.05 && high <= 1 && high > 0.25)) return [0, 1];
+    if (data.isShare(measure()) || (low >= -0.05 && high <= 1 && high > 0.25)) return [0, 1];
     return low < 0 ? [-Math.max(-low, high), Math.max(-low, high)] : [0, high || 1];
   }
 
@@ -140,6 +140,9 @@ const raster = (() => {
 
   /* ---- words ---- */
 
+  /* The measure by which a head follows position, where the colours show another one. */
+  const led = () => (state.map === LEADING ? "" : `${data.measureLabel(LEADING)} `);
+
   /** @param {Row} row */
   function whose(row) {
     if (!byLayer()) return data.headName(row.heads[0]);
@@ -150,7 +153,7 @@ const raster = (() => {
   function lines(row, checkpoint) {
     const [value, se] = valueOf(row, checkpoint);
     const another = byLayer() ? null : data.anotherAxis(store.table(), checkpoint, row.heads[0]);
-    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.labelOf(row.onset)} on`;
+    const since = byLayer() || row.onset < 0 ? null : `${led()}${ABOVE} from ${data.labelOf(row.onset)} on`;
     const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
     const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
@@ -291,7 +294,7 @@ const raster = (() => {
         if (byLayer() && cell >= 36 && tall >= 14) {
           context.fillStyle = paint.inkFor(fills[0]);
           context.textAlign = "center";
-          const number = measure().startsWith("share_") ? text.number(100 * value, 0) : text.number(value, 2);
+          const number = data.isShare(measure()) ? text.number(100 * value, 0) : text.number(value, 2);
           context.fillText(number, edges[index] + cell / 2, at + tall / 2);
         }
         if (!byLayer() && !isNamed() && data.anotherAxis(store.table(), index, row.heads[0])) {
@@ -403,8 +406,8 @@ const raster = (() => {
     isNamed()
       ? dom.legend(nameKeys())
       : dom.legend(
-          paint.rampKeys(name(), ends, 2, measure().startsWith("share_")),
-          byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
+          paint.rampKeys(name(), ends, 2, data.isShare(measure())),
+          byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `${led()}first ${ABOVE}`),
           axis ? dom.key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
         );
 
@@ -419,7 +422,7 @@ const raster = (() => {
       if (isNamed()) return called(row.heads[0], checkpoint) || "–";
       return (store.both() ? text.change : text.measure)(measure(), value, se);
     };
-    const onset = byLayer() ? [] : [`${ABOVE} from`];
+    const onset = byLayer() ? [] : [`${led()}${ABOVE} from`];
     return dom.numbers(
       drawing,
       [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.labelOf(checkpoint))],

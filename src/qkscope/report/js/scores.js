@@ -5,7 +5,6 @@
 
 const scores = (() => {
   const { state } = store;
-  const { h } = dom;
 
   /** @param {number} part */
   const colour = (part) => `var(--${data.parts[part].name})`;
@@ -113,18 +112,39 @@ const scores = (() => {
     return svg;
   }
 
+  /* Means of each population at each checkpoint. */
+  function numbersTable() {
+    const columns = ["share_positional", ...data.parts.map(({ name }) => name)];
+    const rows = data.populations.flatMap((population) =>
+      data.checkpoints.flatMap(({ index, label }) =>
+        store.runs().map((run) => {
+          const { means } = store.over(run).averages;
+          const where = population === "all" ? label : `${label}, ${population}`;
+          const cells = columns.map((name) => {
+            const { mean, se } = means[population]?.[name] || { mean: [], se: [] };
+            return text.measure(name, mean[index] ?? null, se[index]);
+          });
+          return [axes.ofRun(run, where), ...cells];
+        }),
+      ),
+    );
+    return dom.numbers(dom.find("scores-drawing"), [axes.checkpointWord, ...columns.map(data.measureLabel)], rows);
+  }
+
   function draw() {
     const drawing = dom.find("scores-drawing");
     const width = axes.widthOf(drawing);
-    const panels = (data.populations.length + 1) * store.runs().length;
-    const columns = width > 640 ? Math.min(panels, 3) : 1;
-    const each = (width - 24 * (columns - 1)) / columns;
+    const columns = width > 640 ? data.populations.length + 1 : 1;
+    const each = (width - 28 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
     if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null)))
       return marks.mount(drawing, dom.absent("Not measured over this window."));
-    const charts = data.populations.flatMap((population) =>
-      store.runs().map((run) => {
-        const { means, heads } = store.over(run).averages;
+    const layers = new Set(data.heads.map(({ layer }) => layer)).size;
+    const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
+    /* Of each run, a chart of every population and one of the layers. */
+    const panels = store.runs().flatMap((run) => {
+      const { means, heads } = store.over(run).averages;
+      const charts = data.populations.map((population) => {
         const whose = population === "all" ? "" : `${population}, `;
         return chart({
           width: each,
@@ -135,12 +155,10 @@ const scores = (() => {
           share: (checkpoint, name) => means[population]?.[name]?.mean[checkpoint],
           error: (checkpoint, name) => means[population]?.[name]?.se[checkpoint],
         });
-      }),
-    );
-    const layers = new Set(data.heads.map(({ layer }) => layer)).size;
-    const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
-    const cells = [...charts, ...store.runs().map((run) => byLayer(each, tall, run))].map((svg) => h("div", {}, svg));
-    marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
+      });
+      return [...charts, byLayer(each, tall, run)];
+    });
+    marks.mount(drawing, legend(), dom.grid(drawing, columns, panels), numbersTable());
   }
 
   return { draw, needs: ["window", "run", "checkpoint"], chart, legend };

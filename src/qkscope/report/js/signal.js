@@ -66,7 +66,7 @@ const signal = (() => {
   const selected = () =>
     state.heads.size
       ? store.runs().map((run) => ({
-          ...{ run, population: "selected", measure: state.measure, colour: "var(--ink)", sd: gap, se: gap },
+          ...{ run, population: "selected", measure: state.measure, colour: "var(--accent)", sd: gap, se: gap },
           mean: meansOf([...state.heads], run),
         }))
       : [];
@@ -161,7 +161,7 @@ const signal = (() => {
     );
     const least = Math.min(0, d3.min(ends) || 0);
     return [
-      state.measure.startsWith("share_") ? 0 : least - 0.02,
+      data.isShare(state.measure) ? 0 : least - 0.02,
       Math.min(1.02, Math.max(0.2, d3.max(ends) || 1) + 0.04),
     ];
   }
@@ -248,7 +248,8 @@ const signal = (() => {
           : `${line.population === "all" ? "all" : line.population} heads`;
       const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
       const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
-      return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
+      const letter = axes.letterOf(line.run);
+      return line.mean[state.checkpoint] === null ? [] : [`${now} in ${whose}${letter && ` of ${letter}`}${from}`];
     });
     return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";
   }
@@ -306,9 +307,8 @@ const signal = (() => {
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const axis = axes.checkpointAxis(width, height, `mean ${data.measureLabel(state.measure)}${over}`);
     const domain = range([...all, ...picked]);
-    const share = state.measure.startsWith("share_");
     /** @param {number} v */
-    const tick = (v) => (share ? axes.percent(v) : text.number(v, 1));
+    const tick = (v) => (data.isShare(state.measure) ? axes.percent(v) : text.number(v, 1));
     return {
       ...axis,
       marginRight: overTraining ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,

@@ -63,10 +63,11 @@ const headTable = (() => {
     if (store.both()) return [...found, ...ofBoth()];
     const means = axes.taxonomyMeans();
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell(), means });
+    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
+    found.push(...shown.map(({ name, label }) => measureColumn(name, name, label)));
     if (data.roles.length)
       found.push({ key: "roles", name: "roles", by: (d) => rolesText(d) || null, cell: (d) => rolesText(d) || "–" });
-    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
-    return [...found, ...shown.map(({ name, label }) => measureColumn(name, name, label))];
+    return found;
   }
 
   /* Columns of two runs: the class in each, and each correlation in A, in B and their difference. */
