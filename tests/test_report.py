@@ -622,7 +622,9 @@ def test_no_colour_has_two_meanings():
     listed = palette.properties()
     part = re.search(r"--share_position: (.*);", listed)
     positional = re.search(r"--class-scores-0: (.*);", listed)
-    assert part and positional and part[1] == positional[1]
+    assert part is not None
+    assert positional is not None
+    assert part[1] == positional[1]
 
 
 # ---- methods ----

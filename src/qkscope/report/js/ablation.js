@@ -24,7 +24,7 @@ const ablation = (() => {
     const said = [
       { of: "change of", value: row.delta, se: row.delta_se },
       {
-        ...{ whose: `random heads of the same layers (${found.draws} draws)`, of: "change of" },
+        ...{ whose: `random heads of the same layers (${found.draws} ${found.draws === 1 ? "draw" : "draws"})`, of: "change of" },
         ...{ value: row.random, se: row.random_se },
       },
       { whose: "difference", value: row.above_random, se: row.above_random_se },
@@ -141,9 +141,10 @@ const ablation = (() => {
       numbersTable(all, runs),
     );
     const [first] = all;
-    dom.find("ablation-note").textContent =
-      `${data.labelOf(first.checkpoint)}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
-      `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`;
+    dom.note("ablation", [
+      `${data.labelOf(first.checkpoint)}: ${text.quantity({ name: "loss", value: first.loss })} as it is,`,
+      `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`,
+    ]);
   }
 
   /** @type {View} */

@@ -183,12 +183,13 @@ const causes = (() => {
     marks.mount(drawing, legend(list), svg, numbersTable(list));
     const gaps = lacking(list);
     const said = gaps.length ? [`Not measured: ${gaps.join(", ")}.`] : [];
-    dom.find("causes-note").textContent = [...largest(list), ...said, ...list.flatMap(interaction)].join(" ");
+    dom.note("causes", [...largest(list), ...said, ...list.flatMap(interaction)]);
   }
 
-  /* The sentence about the largest change, where it has one cause. */
+  /* The sentence about the largest change, where it has one cause and no claim beside the picture says so already. */
   /** @param {Change[]} list */
   function largest(list) {
+    if (shownNumber() === numbers[0] && document.querySelector("#causes .claim")) return [];
     const cause = d3.greatest(list, ({ total }) => Math.abs(total));
     if (!cause?.same_text || list.length < 2) return [];
     const [first, ...others] = cause.parts.filter(({ value }) => value);

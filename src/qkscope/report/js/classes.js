@@ -7,7 +7,6 @@ const classes = (() => {
   const { state } = store;
   const { h, s } = dom;
   const drawing = dom.find("classes-drawing");
-  const note = dom.find("classes-note");
 
   /** @typedef {{ i: number, code: number, heads: number[], y0: number, y1: number, element?: Element }} Segment */
   /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
@@ -93,7 +92,7 @@ const classes = (() => {
     return [
       axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}`,
-      near === null ? null : `${near} within one standard error of another class`,
+      near === null ? null : `${near} of them within one standard error of another class`,
       error === null ? null : text.error,
     ];
   }
@@ -283,7 +282,7 @@ const classes = (() => {
           (store.both() ? "." : "; flows join the ones drawn."),
       );
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
-    note.textContent = said.join(" ");
+    dom.note("classes", said);
   }
 
   /** @param {Set<string> | null} keys */

@@ -89,6 +89,14 @@ const dom = (() => {
     return found;
   }
 
+  /* What is to be said below a view, sentence by sentence. */
+  /** @type {(view: string, said: (string | null | false | undefined)[]) => void} */
+  function note(view, said) {
+    const place = find(`${view}-note`);
+    place.textContent = said.filter(Boolean).join(" ");
+    lower(place);
+  }
+
   const reducedMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* Hand a file to the reader, from memory. */
@@ -248,7 +256,8 @@ const dom = (() => {
   }
 
   return {
-    ...{ h, s, find, reducedMotion, download, fileName, lower },
-    ...{ button, options, choose, menu, grid, numbers, pager, absent, scroller, key, blockKey, lineKey, symbolKey, legend },
+    ...{ h, s, find, note, reducedMotion, download, fileName, lower },
+    ...{ button, options, choose, menu, key, blockKey, lineKey, symbolKey, legend },
+    ...{ grid, numbers, pager, absent, scroller },
   };
 })();

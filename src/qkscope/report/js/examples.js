@@ -7,6 +7,7 @@ const examples = (() => {
   const { state } = store;
   const { h, s } = dom;
   const SINK = 4; // tokens at the start that keep their attention in the prediction
+  const LEAST = 0.25; // pixels of a bar that is drawn
   const LONGEST = 14; // characters of a token in the text; all of it is in the tooltip
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 
@@ -118,7 +119,8 @@ const examples = (() => {
   }
 
   const NAMES = ["attention", "distance alone", "difference"];
-  const colours = () => ["var(--ink)", "var(--share_position)", ...paint.signs()];
+  // What comes from the tokens themselves has the colour of content that matches.
+  const COLOURS = ["var(--ink)", "var(--share_position)", "var(--share_match)"];
 
   /* What a tooltip says of one token's attention: as measured, by distance alone, and the difference. */
   /** @type {(mass: { real: number, alone: number, named?: boolean }, known: boolean,
@@ -147,11 +149,10 @@ const examples = (() => {
     // A text of many lines has shorter bars.
     const [line, bar, gap] = [26, boxes[boxes.length - 1].line > 3 ? 20 : 30, 6];
     const most = longest(shown);
-    const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars neither. */
+    /* A line of the text without bars that can be seen has no room for them; on a phone, one with short bars neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
-    const least = narrow ? most / 6 : 0;
+    const least = narrow ? most / 6 : (LEAST / bar) * most;
     /** @param {number} key */
     const tells = (key) => {
       const { real: mass, alone: predicted_ } = masses.get(key) || { real: -1, alone: -1 };
@@ -176,12 +177,13 @@ const examples = (() => {
       const y = tops[boxes[key].line];
       const mass = masses.get(key);
       const isQuery = key >= all.first[excerpt()];
-      /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
-      const bars = (i, value, fill) => {
+      /** @type {(i: number, value: number) => SVGElement[]} */
+      const bars = (i, value) => {
         const size = Math.min(1, Math.abs(value) / most) * bar;
-        if (!(size > 0.25) || !seen[boxes[key].line]) return [];
+        if (!(size > LEAST) || !seen[boxes[key].line]) return [];
         const top = y + floors[i] - (value < 0 ? 0 : size);
-        const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
+        const look = { fill: COLOURS[i], rx: 1, class: NAMES[i].replace(" ", "-") };
+        const box = { x: x + 1, width: wide - 2, y: top, height: size, ...look };
         // A bar that is longer than there is room for is broken.
         if (Math.abs(value) <= most * 1.001) return [s("rect", box)];
         return [s("rect", box), s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })];
@@ -195,9 +197,9 @@ const examples = (() => {
         s("rect", { ...paper, class: "paper", "fill-opacity": shade, rx: 3 }),
         s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
         isQuery ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "query-line" }) : null,
-        mass ? bars(0, mass.real, real) : [],
-        mass && shown.known ? bars(1, mass.alone, alone) : [],
-        mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
+        mass ? bars(0, mass.real) : [],
+        mass && shown.known ? bars(1, mass.alone) : [],
+        mass && shown.known ? bars(2, mass.real - mass.alone) : [],
       );
       svg.append(
         marks.mark(group, {
@@ -234,7 +236,7 @@ const examples = (() => {
     });
     if (history.length < 2) return [];
     const axis = axes.checkpointAxis(width, 190, "share of attention");
-    const [real, alone] = colours();
+    const [real, alone] = COLOURS;
     const dots = (/** @type {"real" | "alone"} */ name, /** @type {string} */ fill) => [
       Plot.line(history, { x: "checkpoint", y: name, stroke: fill, strokeWidth: 2 }),
       Plot.dot(history, { x: "checkpoint", y: name, r: 3.4, fill }),
@@ -294,11 +296,10 @@ const examples = (() => {
     const names = [
       "attention: where the head looks",
       "distance alone: where it would look if only distance counted",
-      "difference: more than distance predicts",
-      "less",
+      "difference: what the tokens themselves add (up) or take away (down)",
     ];
     return dom.legend(
-      names.map((name, i) => dom.blockKey(colours()[i], name)),
+      names.map((name, i) => dom.blockKey(COLOURS[i], name)),
       dom.key(null, `full bar ${text.share(longest(shown))}`),
       dom.key(null, `other tokens ${text.share(shown.other)}`),
       shown.sink > 0 ? dom.key(null, `learned sink ${text.share(shown.sink)}`) : null,
@@ -378,10 +379,10 @@ const examples = (() => {
       ),
     );
     const { label } = data.checkpoints[shown.checkpoint];
-    dom.find("examples-note").textContent = [
-      shown.checkpoint === state.checkpoint ? "" : `The page has excerpts of some checkpoints: this is ${label}.`,
-      store.both() ? "This is run A; choose B above for the other." : "",
-    ].join(" ");
+    dom.note("examples", [
+      shown.checkpoint !== state.checkpoint && `The page has excerpts of some checkpoints: this is ${label}.`,
+      store.both() && "This is run A; choose B above for the other.",
+    ]);
   }
 
   /** @type {View & { row: typeof row, visible: typeof visible }} */

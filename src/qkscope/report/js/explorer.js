@@ -303,7 +303,8 @@ const explorer = (() => {
       dom.lineKey(LINE, "predicted from mean query and key"),
       dom.symbolKey("●", "measured"),
       axes.runKeys(),
-      paint.signs().map((colour, i) => dom.blockKey(colour, i ? "lowers it" : "raises the score")),
+      dom.blockKey(paint.ramp([-1, 1])(1), "raises the score"),
+      dom.blockKey(paint.ramp([-1, 1])(-1), "lowers it"),
     );
 
   const plotPlace = h("div", {});
@@ -364,10 +365,10 @@ const explorer = (() => {
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
     const { label } = data.checkpoints[waves.checkpoint];
-    dom.find("explorer-note").textContent = [
-      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${label}.`,
-      store.both() ? "The pairs below the curves, and the table, are of A." : "",
-    ].join(" ");
+    dom.note("explorer", [
+      waves.checkpoint !== state.checkpoint && `The page has these vectors of some checkpoints: this is ${label}.`,
+      store.both() && "The pairs below the curves, and the table, are of A.",
+    ]);
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */

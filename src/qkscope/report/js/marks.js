@@ -44,6 +44,16 @@ const marks = (() => {
     known.set(element, about);
   };
 
+  /* Words with a tooltip that explains them. */
+  /** @type {<E extends HTMLElement>(element: E, name: string, means: string | null | undefined) => E} */
+  function explained(element, name, means) {
+    if (!means) return element;
+    known.set(element, { lines: () => [name, means] });
+    element.classList.add("explained");
+    element.setAttribute("aria-description", means);
+    return element;
+  }
+
   /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
   /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string,
@@ -62,7 +72,7 @@ const marks = (() => {
   /* The mark that an event is about, and what is known of it. */
   /** @param {Event} event */
   function markOf(event) {
-    const element = event.target instanceof Element ? event.target.closest(".mark, .sheet") : null;
+    const element = event.target instanceof Element ? event.target.closest(".mark, .sheet, .explained") : null;
     const about = element && known.get(element);
     return element && about ? { element, ...about } : null;
   }
@@ -167,5 +177,5 @@ const marks = (() => {
     if (same) same.focus({ preventScroll: true });
   }
 
-  return { listenToMarks, hideTip, tipAt, ground, mark, rove, mount };
+  return { listenToMarks, hideTip, tipAt, ground, explained, mark, rove, mount };
 })();

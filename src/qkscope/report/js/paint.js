@@ -73,9 +73,6 @@ const paint = (() => {
     return (value) => colours[Math.round(steps * clamp((value - from) / (to - from || 1)))];
   }
 
-  /* The colours of a clear plus and a clear minus, as on every ramp with both signs. */
-  const signs = () => [1, -1].map(ramp([-1, 1]));
-
   /* Dark or light, whichever is read on a colour. */
   /** @param {string} fill */
   const inkFor = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
@@ -98,5 +95,5 @@ const paint = (() => {
     return [dom.key(null, name), dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1])];
   }
 
-  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, signs, rampKeys, resolved, inks };
+  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved, inks };
 })();

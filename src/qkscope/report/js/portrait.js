@@ -8,7 +8,6 @@ const portrait = (() => {
   const { state } = store;
   const { s, h } = dom;
   const drawing = dom.find("portrait-drawing");
-  const note = dom.find("portrait-note");
   const MOST_PATHS = 150;
   const CIRCLE = d3.symbol(d3.symbolCircle, 42)() || "";
   const DIAMOND = d3.symbol(d3.symbolDiamond2, 44)() || "";
@@ -298,7 +297,7 @@ const portrait = (() => {
     if (!data.training) said.push("Different models: heads have no path from one to the next.");
     else if (state.heads.size > MOST_PATHS) said.push(`Paths of the first ${MOST_PATHS} selected heads.`);
     if (!data.hasRope) said.push("The results do not say which layers have RoPE.");
-    note.textContent = said.join(" ");
+    dom.note("portrait", said);
   }
 
   /** @param {Set<string> | null} keys */

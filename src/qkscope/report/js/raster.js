@@ -8,7 +8,6 @@ const raster = (() => {
   const { state } = store;
   const { h, s } = dom;
   const drawing = dom.find("emergence-drawing");
-  const note = dom.find("emergence-note");
 
   /* A head follows position from the checkpoint at which position determines so much of its scores; without scores, by
    * r_q. */
@@ -241,7 +240,8 @@ const raster = (() => {
     const edges = columnEdges(left, width - (slant ? 26 : 4));
     const phases = data.phases.length > 1 && data.training ? data.phases : [];
     const header = room + (phases.length ? 18 : 4);
-    const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= 60 ? 12 : rows.length <= 240 ? 8 : 6;
+    const many = width < 500 ? 24 : 60; // rows from which on they are lower
+    const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= many ? 12 : rows.length <= 240 ? 8 : 6;
     const grouped = data.populations.length > 1;
     let y = header;
     for (const group of list) {
@@ -443,7 +443,7 @@ const raster = (() => {
       isClass() && axes.taxonomyMeans(),
       !byLayer() && !isNamed() && data.has("same_axis") && `PC0: ${text.pc0}`,
     ];
-    note.textContent = said.filter(Boolean).join(" ");
+    dom.note("emergence", said);
   }
 
   /** @type {{ list: Group[], ends: [number, number] } | null} the rows, and the range of their numbers */

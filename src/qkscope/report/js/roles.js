@@ -133,11 +133,11 @@ const roles = (() => {
         ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms))
         : null,
     );
-    dom.find("roles-note").textContent = [
+    dom.note("roles", [
       "A head has a role if its score is more than two standard errors above the threshold.",
       overlap(),
-      never.length ? `No head is ever ${never.join(", ")}.` : "",
-    ].join(" ");
+      never.length > 0 && `No head is ever ${never.join(", ")}.`,
+    ]);
   }
 
   /** @type {View} */

@@ -52,7 +52,7 @@ const scores = (() => {
             sums.filter(({ sum }) => sum > 0.1),
             {
               ...{ x: "checkpoint", y: "sum", dy: 9, text: (d) => String(Math.round(100 * d.sum)) },
-              ...{ fill: "var(--paper)", fontSize: room < 26 ? 10 : 11 },
+              ...{ fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3, fontSize: room < 26 ? 10 : 11 },
             },
           ),
         ],
@@ -76,14 +76,12 @@ const scores = (() => {
   /* The mean share of a part over the heads of a layer at the chosen checkpoint. */
   /** @type {(width: number, height: number, run: number) => Drawn} */
   function byLayer(width, height, run) {
-    const table = store.table(run);
+    const { places, ...means } = store.over(run).averages.layers;
     const here = data.heads.filter((d) => data.checkpointsOf(d.index).some(({ index }) => index === state.checkpoint));
     const layers = [...new Set(here.map(({ layer }) => layer))];
-    /** @type {(layer: number, name: string) => number} */
-    const share = (layer, name) =>
-      text.mean(
-        here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.checkpoint, d.index)),
-      );
+    /** @type {(layer: number, name: string, what?: "mean" | "se") => Maybe} */
+    const share = (layer, name, what = "mean") =>
+      means[name]?.[what][state.checkpoint * places.length + places.indexOf(layer)] ?? null;
     const name = text.shorten(data.labelOf(state.checkpoint), 24);
     const svg = axes.plot({
       ...{ width, height, marginLeft: axes.layerMargin, marginRight: 10, marginTop: 44, marginBottom: 26 },
@@ -99,7 +97,9 @@ const scores = (() => {
     });
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
-      const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
+      const numbers = data.parts.map(({ name }) => ({
+        ...{ name, of: "mean", value: share(layer, name), se: share(layer, name, "se") },
+      }));
       const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.labelOf(state.checkpoint)}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}${data.letters[run]}`,

@@ -7,7 +7,6 @@ const signal = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("signal-drawing");
-  const note = dom.find("signal-note");
   const overTraining = data.training && data.checkpoints.length > 1;
   /** @type {HTMLSelectElement | null} */
   let controls = null;
@@ -244,7 +243,7 @@ const signal = (() => {
     const said = list.flatMap((line) => {
       const whose =
         line.population === "selected"
-          ? `the ${text.headCount(state.heads.size)} selected`
+          ? `the ${state.heads.size > 1 ? `${text.headCount(state.heads.size)} selected` : "selected head"}`
           : `${line.population === "all" ? "all" : line.population} heads`;
       const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
       const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
@@ -297,7 +296,7 @@ const signal = (() => {
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
     if (data.windowChanges.length && state.window === "own")
       said.push("Dashed vertical lines: the training context grows.");
-    note.textContent = said.join(" ");
+    dom.note("signal", said);
   }
 
   /** @type {(all: Line[], picked: Line[]) => any} */

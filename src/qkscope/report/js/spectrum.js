@@ -347,7 +347,7 @@ const spectrum = (() => {
     };
     const found = [
       strip("carried", "Share of", NAMES),
-      strip("scale", "Across", { tokens: "tokens", window: "wavelength / window", pair: "pair" }),
+      strip("scale", "Across", { tokens: "tokens", window: "windows", pair: "pairs" }),
     ];
     dom.find("spectrum-controls").replaceChildren(...found.filter((one_) => one_ !== null));
   }

@@ -7,7 +7,6 @@ const headTable = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("table-drawing");
-  const note = dom.find("table-note");
   const pager = dom.pager("page", 12, "head", () => draw(null));
 
   const { table } = store;
@@ -135,7 +134,7 @@ const headTable = (() => {
       const arrow = sorted ? (state.down ? " ↓" : " ↑") : "";
       const button = h(
         "button",
-        { type: "button", id: `sort-${key}`, class: "sort", title: means },
+        { type: "button", id: `sort-${key}`, class: "sort" },
         name,
         h("span", { "aria-hidden": "true" }, arrow),
       );
@@ -143,6 +142,7 @@ const headTable = (() => {
         pager.first();
         store.set({ sort: key, down: state.sort === key ? !state.down : false });
       });
+      marks.explained(button, name, means);
       return h("th", { scope: "col", class: num ? "num" : null, "aria-sort": sorted }, button);
     });
     return h(
@@ -211,12 +211,10 @@ const headTable = (() => {
       dom.scroller("Table of heads", grid),
       pager.buttons(list.length),
     );
-    note.textContent = [
-      drawing.querySelector(".lost") ? `± –: ${NO_ERROR}.` : "",
-      data.hasRope ? "" : "No rope column: which layers have RoPE is not known.",
-    ]
-      .filter(Boolean)
-      .join(" ");
+    dom.note("table", [
+      drawing.querySelector(".lost") && `± –: ${NO_ERROR}.`,
+      !data.hasRope && "No rope column: which layers have RoPE is not known.",
+    ]);
   }
 
   /* ---- the filter ---- */

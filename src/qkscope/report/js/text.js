@@ -3,40 +3,40 @@
 "use strict";
 
 const text = (() => {
+  /** @type {(value: number | null | undefined) => value is null | undefined} */
+  const isMissing = (value) => value === null || value === undefined || Number.isNaN(value);
+
   /* Three decimals with a true minus sign; a missing number is a dash. */
   /** @type {(value: number | null | undefined, digits?: number) => string} */
   function number(value, digits = 3) {
-    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    if (isMissing(value)) return "–";
     const shown = Math.abs(value).toFixed(digits);
     return value < 0 && Number(shown) !== 0 ? `−${shown}` : shown;
   }
 
-  /* A standard error: below three decimals it is given as a bound. */
-  /** @param {number} se */
-  const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
-
-  /** @type {(value: number | null, se: number | null | undefined) => string} */
-  const withError = (value, se) =>
-    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
-
-  /* " ± 0.4" after a share in percent or points; nothing where no error is known. */
-  /** @param {number | null | undefined} se */
-  const shareError = (se) =>
-    se === null || se === undefined || Number.isNaN(se) ? "" : ` ± ${se < 0.0005 ? "<0.1" : number(100 * se, 1)}`;
-
-  /** @param {number | null | undefined} value */
-  const isMissing = (value) => value === null || value === undefined || Number.isNaN(value);
+  /* A number with its standard error; one too small to be shown is given as a bound. */
+  /** @type {(value: number | null, se?: number | null, digits?: number, unit?: string) => string} */
+  function withError(value, se, digits = 3, unit = "") {
+    if (isMissing(value)) return "–";
+    const shown = `${number(value, digits)}${unit}`;
+    if (isMissing(se)) return shown;
+    const least = 10 ** -digits;
+    return `${shown} ± ${se < least / 2 ? `<${least.toFixed(digits)}` : number(se, digits)}`;
+  }
 
   /* A plus sign before a difference that is shown as more than zero. */
-  /** @type {(value: number | null, shown: string) => string} */
-  const signed = (value, shown) => ((value ?? 0) > 0 && Number(shown.split(" ")[0]) > 0 ? `+${shown}` : shown);
+  /** @param {string} shown */
+  const signed = (shown) => (parseFloat(shown) > 0 ? `+${shown}` : shown);
+
+  /** @param {number | null | undefined} value */
+  const hundredfold = (value) => (isMissing(value) ? null : 100 * value);
 
   /* A share in percent, and a difference of two shares in points. */
   /** @type {(value: number | null, se?: number | null) => string} */
-  const share = (value, se) => (value === null || isMissing(value) ? "–" : `${number(100 * value, 1)}%${shareError(se)}`);
+  const share = (value, se) => withError(hundredfold(value), hundredfold(se), 1, "%");
   /** @type {(value: number | null, se?: number | null) => string} */
   const points = (value, se) =>
-    value === null || isMissing(value) ? "–" : `${signed(100 * value, number(100 * value, 1))}${shareError(se)} points`;
+    isMissing(value) ? "–" : `${signed(withError(100 * value, hundredfold(se), 1))} points`;
 
   /* A measure's value as the page shows it: shares in percent, all else with three decimals. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
@@ -52,7 +52,7 @@ const text = (() => {
   /* A difference of two values of a measure: of shares in points, not percent. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
   const change = (name, value, se) =>
-    data.isShare(name) ? points(value, se) : signed(value, withError(value, se));
+    data.isShare(name) ? points(value, se) : signed(withError(value, se));
 
   /* A number with its name and unit; what it is called here goes before the name of its measure. */
   /** @param {Quantity} quantity */
@@ -103,7 +103,7 @@ const text = (() => {
   const mean = (values) => d3.mean(values) ?? NaN;
 
   return {
-    ...{ number, withError, share, points, measure, ofHead, change, quantity, described, error: ERROR, pc0: PC0 },
+    ...{ number, share, points, measure, ofHead, change, quantity, described, error: ERROR, pc0: PC0 },
     ...{ count, tokens, back, headCount, shorten, mean },
   };
 })();
