@@ -254,6 +254,10 @@ def test_see_it_undoes_what_hides_the_number(open_page: Open, whole_report: Path
         if menu:
             assert page.evaluate(f"store.state.{menu}") == claim.see.measure
         assert page.evaluate("store.shown()") is None
+        if claim.id == "behaviour":
+            drawn = page.evaluate("[store.state.across, store.state.up]")
+            assert drawn == claim.rows[0].measure.split("~")
+            expect(page.locator('.claim[data-claim="behaviour"] .other')).to_be_hidden()
 
 
 def test_one_window_holds_for_headline_chart_and_table(open_page: Open, whole_report: Path) -> None:

@@ -470,7 +470,7 @@ def test_the_opening_has_the_loss_and_follows_the_selection(
     expect(sentence).to_contain_text(f"{100 * means[1]:.1f}%")
     page.evaluate("store.set({ heads: new Set([9]) })")
     share = page.evaluate("data.value(store.table(), 'share_positional', 1, 9)")
-    expect(sentence).to_contain_text(f"{100 * share:.1f}% in the 1 head selected")
+    expect(sentence).to_contain_text(f"{100 * share:.1f}% in the selected head")
     page = open_page(full_report)
     expect(page.locator("#signal-drawing svg")).to_have_count(1)
 

@@ -21,10 +21,11 @@ const ablation = (() => {
   /** @type {(found: Ablation, of: AblatedSet, row: AblatedRow, meaning: boolean) => (string | null)[]} */
   function lines(found, of, row, meaning) {
     const part = data.measureMeans(`share_${row.part}`);
+    const draws = `${found.draws} ${found.draws === 1 ? "draw" : "draws"}`;
     const said = [
       { of: "change of", value: row.delta, se: row.delta_se },
       {
-        ...{ whose: `random heads of the same layers (${found.draws} ${found.draws === 1 ? "draw" : "draws"})`, of: "change of" },
+        ...{ whose: `random heads of the same layers (${draws})`, of: "change of" },
         ...{ value: row.random, se: row.random_se },
       },
       { whose: "difference", value: row.above_random, se: row.above_random_se },
@@ -79,8 +80,7 @@ const ablation = (() => {
       svg.append(
         marks.mark(group, {
           key: `${key}:${row.part}`,
-          label: lines(found, of, row, false).filter(Boolean).join(", "),
-          lines: () => lines(found, of, row, true),
+          say: (meaning) => lines(found, of, row, meaning),
         }),
       );
     });

@@ -209,12 +209,11 @@ const axes = (() => {
     for (const { index, model } of data.checkpoints) {
       const from = x.apply(index - 0.5);
       const box = { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" };
-      const label = `${lines(index, false).filter(Boolean).join(", ")}. Choose this ${checkpointWord}.`;
       layer.append(
         mark(s("rect", box), {
           key: `${prefix}:${model}`,
-          label,
-          lines: () => lines(index, true),
+          say: (meaning) => lines(index, meaning),
+          verb: `Choose this ${checkpointWord}.`,
           act: () => store.set({ checkpoint: index }),
         }),
       );

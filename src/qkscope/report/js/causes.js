@@ -171,11 +171,10 @@ const causes = (() => {
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
-      if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i], false).join(", ")}. Choose ${data.labelOf(list[i].to)}.`,
-        lines: () => lines(list[i], true),
+        say: (meaning) => lines(list[i], meaning),
+        verb: `Choose ${data.labelOf(list[i].to)}.`,
         act: () => store.set({ checkpoint: list[i].to }),
       });
     });

@@ -80,8 +80,8 @@ const classes = (() => {
   /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
 
-  /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
-  function segmentLines(population, { checkpoint, run }, segment, total) {
+  /** @type {(population: string, bar: Bar, segment: Segment, total: number, meaning: boolean) => (string | null)[]} */
+  function segmentLines(population, { checkpoint, run }, segment, total, meaning) {
     const name = data.classes[segment.code];
     const known = store.shown() ? undefined : store.over(run).averages.classes[data.taxonomy]?.[population]?.[name];
     const error = known?.se[checkpoint] ?? null;
@@ -93,7 +93,7 @@ const classes = (() => {
       axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}`,
       near === null ? null : `${near} of them within one standard error of another class`,
-      error === null ? null : text.error,
+      error === null || !meaning ? null : text.error,
     ];
   }
 
@@ -124,8 +124,8 @@ const classes = (() => {
     layer.append(
       marks.mark(path, {
         key: `flow:${population}:${shown[flow.i].checkpoint}:${shown[flow.i + 1].checkpoint}:${flow.from}:${flow.to}`,
-        label: `${lines.join(": ")}. Select them.`,
-        lines,
+        say: (meaning) => (meaning ? lines : [lines.join(": ")]),
+        verb: "Select them.",
         act: (event) => store.select(flow.heads, event),
       }),
     );
@@ -138,13 +138,12 @@ const classes = (() => {
     const hatched = data.classes[segment.code] === data.unmeasured;
     const fill = hatched ? `url(#hatch-${population})` : paint.colour(segment.code);
     const rect = s("rect", { ...box, class: "segment", fill });
-    const lines = segmentLines(population, bar, segment, total);
     segment.element = rect;
     layer.append(
       marks.mark(rect, {
         key: `segment:${population}:${bar.checkpoint}${data.letters[bar.run]}:${segment.code}`,
-        label: `${lines.filter(Boolean).join(", ")}. Select them.`,
-        lines,
+        say: (meaning) => segmentLines(population, bar, segment, total, meaning),
+        verb: "Select them.",
         act: (event) => store.select(segment.heads, event),
       }),
     );

@@ -93,12 +93,9 @@ const distance = (() => {
       const { curve, at, value, se } = marked[i];
       const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.back(at)}`);
       const score = { name: "distance_score", value, se, of: "mean" };
-      /** @param {boolean} meaning */
-      const lines = (meaning) => [where, ...text.described([score], [], meaning)];
-      marks.mark(/** @type {any} */ (dot), {
+      marks.mark(dot, {
         key: `distance:${curve.population}:${curve.run}:${at}`,
-        label: lines(false).join(", "),
-        lines: () => lines(true),
+        say: (meaning) => [where, ...text.described([score], [], meaning)],
       });
     });
     axes.dress(svg, `Mean score by distance at ${name}`);

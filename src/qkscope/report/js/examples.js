@@ -150,7 +150,7 @@ const examples = (() => {
     const [line, bar, gap] = [26, boxes[boxes.length - 1].line > 3 ? 20 : 30, 6];
     const most = longest(shown);
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text without bars that can be seen has no room for them; on a phone, one with short bars neither. */
+    /* A line of the text without bars that are drawn has no room for them; on a phone, one with short bars neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
     const least = narrow ? most / 6 : (LEAST / bar) * most;
     /** @param {number} key */
@@ -204,8 +204,7 @@ const examples = (() => {
       svg.append(
         marks.mark(group, {
           key: `token:${key}`,
-          label: said(shown, key, words, false).filter(Boolean).join(", "),
-          lines: () => said(shown, key, words, true),
+          say: (meaning) => said(shown, key, words, meaning),
           ...(isQuery ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
         }),
       );
@@ -379,12 +378,14 @@ const examples = (() => {
       ),
     );
     const { label } = data.checkpoints[shown.checkpoint];
+    const wanted = state.head ?? [...state.heads][0] ?? head();
     dom.note("examples", [
+      wanted !== head() && `The page has no excerpts of ${data.headName(wanted)}: this is ${data.headName(head())}.`,
       shown.checkpoint !== state.checkpoint && `The page has excerpts of some checkpoints: this is ${label}.`,
       store.both() && "This is run A; choose B above for the other.",
     ]);
   }
 
-  /** @type {View & { row: typeof row, visible: typeof visible }} */
-  return { setUp, draw, row, visible, needs: ["head", "heads", "checkpoint", "run", "excerpt", "token"] };
+  /** @type {View & { row: typeof row }} */
+  return { setUp, draw, row, needs: ["head", "heads", "checkpoint", "run", "excerpt", "token"] };
 })();

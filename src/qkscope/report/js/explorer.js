@@ -208,12 +208,9 @@ const explorer = (() => {
         { name: "distance_score_measured", value: measured.get(distance) ?? NaN },
       ].filter((one) => !Number.isNaN(one.value));
       const where = `${data.headName(head())} at ${data.labelOf(waves.checkpoint)}: ${text.back(distance)}`;
-      /** @param {boolean} meaning */
-      const lines = (meaning) => [where, ...text.described(numbers, [], meaning)];
-      marks.mark(/** @type {any} */ (dots[i]), {
+      marks.mark(dots[i], {
         key: `explorer:${distance}`,
-        label: lines(false).join(", "),
-        lines: () => lines(true),
+        say: (meaning) => [where, ...text.described(numbers, [], meaning)],
       });
     });
     axes.dress(svg, "Mean score by distance, predicted and measured");

@@ -304,8 +304,8 @@ const headCharts = (() => {
       });
       marks.mark(dot, {
         key: `climb:${data.letters[axis.run]}${axis.checkpoint}:${axis.pc}`,
-        label: `${axisLines(axis, false).filter(Boolean).join(", ")}. Show this component.`,
-        lines: () => axisLines(axis, true),
+        say: (meaning) => axisLines(axis, meaning),
+        verb: "Show this component.",
         pressed: axis.checkpoint === state.checkpoint && axis.pc === state.pc,
         act: () => store.set({ checkpoint: axis.checkpoint, pc: axis.pc }),
       });

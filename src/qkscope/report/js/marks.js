@@ -54,15 +54,20 @@ const marks = (() => {
     return element;
   }
 
+  /** @type {(element: Element, lines: Lines, verb?: string) => void} */
+  const name = (element, lines, verb) =>
+    element.setAttribute("aria-label", lines.filter(Boolean).join(", ") + (verb ? `. ${verb}` : ""));
+
   /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
-   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
-  /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string,
-   *   lines?: Lines | (() => Lines), act?: Handler, pressed?: boolean }) => E} */
-  function mark(element, { key, label, lines, act, pressed }) {
-    known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
-    element.dataset.key = key;
+   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. `say` gives the lines
+   * of its tooltip and, without what measures mean, of its label; `verb` is what a click does, in words. */
+  /** @type {<E extends Element>(element: E, what: { key: string, say: (meaning: boolean) => Lines, verb?: string,
+   *   act?: Handler, pressed?: boolean, named?: boolean }) => E} */
+  function mark(element, { key, say, verb, act, pressed, named = true }) {
+    known.set(element, { act, lines: () => say(true) });
+    element.setAttribute("data-key", key);
     element.setAttribute("role", act ? "button" : "img");
-    element.setAttribute("aria-label", label);
+    if (named) name(element, say(false), verb);
     element.setAttribute("tabindex", "-1");
     element.classList.add("mark");
     if (pressed !== undefined) element.setAttribute("aria-pressed", String(pressed));
@@ -177,5 +182,5 @@ const marks = (() => {
     if (same) same.focus({ preventScroll: true });
   }
 
-  return { listenToMarks, hideTip, tipAt, ground, explained, mark, rove, mount };
+  return { listenToMarks, hideTip, tipAt, ground, explained, mark, name, rove, mount };
 })();

@@ -60,8 +60,8 @@ const portrait = (() => {
     };
   }
 
-  /** @type {(index: number, meaning?: boolean) => (string | null)[]} */
-  function lines(index, meaning = true) {
+  /** @type {(index: number, meaning: boolean) => (string | null)[]} */
+  function lines(index, meaning) {
     /** @param {string} name */
     const numbers = (name) =>
       store.runs().map((run) => ({
@@ -129,8 +129,8 @@ const portrait = (() => {
           .each(function make(d) {
             marks.mark(this, {
               key: `head:${d.index}`,
-              label: "",
-              lines: () => lines(d.index),
+              named: false, // soon: see `name`
+              say: (meaning) => lines(d.index, meaning),
               act: (event) => store.select([d.index], event),
               pressed: false,
             });
@@ -154,7 +154,7 @@ const portrait = (() => {
   function name() {
     named = true;
     for (const point of frame?.layers.points.children || [])
-      point.setAttribute("aria-label", `${lines(headOf(point), false).filter(Boolean).join(", ")}. Select this head.`);
+      marks.name(point, lines(headOf(point), false), "Select this head.");
   }
 
   function markSelected() {

@@ -204,12 +204,15 @@ const raster = (() => {
     const last = data.checkpoints.length - 1;
     const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
     const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.labelOf(onset)} (${at(onset)})`;
-    const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
+    const labels = changed.flatMap(({ label }, i) => [i ? ", " : "", h("span", { class: "label" }, label)]);
+    const moved = changed.length ? ["; PC0 changed at ", ...labels] : [];
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
-      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}${moved}. `,
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}`,
+      ...moved,
+      ". ",
       open,
     ];
   }

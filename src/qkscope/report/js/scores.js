@@ -101,10 +101,10 @@ const scores = (() => {
         ...{ name, of: "mean", value: share(layer, name), se: share(layer, name, "se") },
       }));
       const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.labelOf(state.checkpoint)}`;
-      marks.mark(/** @type {any} */ (rect), {
+      marks.mark(rect, {
         key: `layer:${layer}${data.letters[run]}`,
-        label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
-        lines: () => [where, ...text.described(numbers)],
+        say: (meaning) => [where, ...text.described(numbers, [], meaning)],
+        verb: "Select its heads.",
         act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
