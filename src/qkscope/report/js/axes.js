@@ -191,7 +191,7 @@ const axes = (() => {
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
       Plot.text(several ? phases : [], {
         ...{ x: (d) => (d.x1 + d.x2) / 2, frameAnchor: "top", dy: -10, fill: "var(--muted)", fontSize: 11 },
-        text: (d) => phaseName(d.phase, Math.floor(((d.x2 - d.x1) * step - 4) / 6)),
+        text: (d) => phaseName(d.phase, Math.floor(((d.x2 - d.x1) * step - 6) / 6.4)),
       }),
     ];
   }

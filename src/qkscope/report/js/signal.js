@@ -246,7 +246,7 @@ const signal = (() => {
           ? `the ${state.heads.size > 1 ? `${text.headCount(state.heads.size)} selected` : "selected head"}`
           : `${line.population === "all" ? "all" : line.population} heads`;
       const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
-      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
+      const from = overTraining && state.checkpoint > 0 && !store.both() ? ` (${first} at ${data.labelOf(0)})` : "";
       const letter = axes.letterOf(line.run);
       return line.mean[state.checkpoint] === null ? [] : [`${now} in ${whose}${letter && ` of ${letter}`}${from}`];
     });
