@@ -70,7 +70,7 @@ def in_page(page: str, two_windows: bool) -> list[Told]:
     for line in re.findall(r'<tr><th scope="row">.*?</tr>', page):
         cells = [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
         if len(cells) == (6 if two_windows else 5):
-            what, _, where, value, *window, verdict = cells
+            what, value, _, where, *window, verdict = cells
             start, _, end = where.rpartition(" → ")
             name = "own" if window in ([], ["training context"]) else "matched"
             found.append(Told(what, start, end, name, value, verdict))

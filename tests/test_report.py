@@ -30,6 +30,7 @@ from report_data import (
 
 from qkscope.claims import Claim, Row, See, claims
 from qkscope.errors import TableError
+from qkscope.figures import style
 from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
 from qkscope.report.columns import TAXONOMIES, Grid, class_codes, components, measures, regions, since
@@ -50,6 +51,7 @@ from qkscope.report.packed_curves import curves, distances
 from qkscope.report.page import VIEWS, labels, present, window_name
 from qkscope.results import load_results
 from qkscope.results.aggregate import score_class_shares
+from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify
 from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
@@ -608,6 +610,21 @@ def test_colours_stand_out_on_dark_paper():
     assert palette.contrast("#ffffff", "#000000") == pytest.approx(21)
     for colour in ("#3f3d99", "#1f77b4", "#d62728", "#000000"):
         assert palette.contrast(palette.on_dark(colour), palette.DARK_PAPER) >= 5
+
+
+def test_no_colour_has_two_meanings():
+    """Of what stands in charts together or means different things; a class may have the colour of what it is about."""
+    kinds = [style.CAUSE_COLOURS, style.ROPE_COLOURS, style.PART_COLOURS]
+    ours = [colour for kind in kinds for colour in kind.values()]
+    ours += [style.R_Q, style.R_K, style.VARIANCE, style.AXIS, *style.ROLE_COLOURS]
+    assert len(set(ours)) == len(ours)
+    assert style.ROLE_COLOURS[[role.name for role in ROLES].index("sink")] == style.SINK
+    listed = palette.properties()
+    part = re.search(r"--share_position: (.*);", listed)
+    positional = re.search(r"--class-scores-0: (.*);", listed)
+    assert part is not None
+    assert positional is not None
+    assert part[1] == positional[1]
 
 
 # ---- methods ----

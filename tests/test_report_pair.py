@@ -28,6 +28,11 @@ NAMES = ["step1", "step2", "step3"]
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
+def words(page: str) -> str:
+    """A page without the elements that keep labels of checkpoints in one piece."""
+    return html.unescape(re.sub("</?span.*?>", "", page))
+
+
 def run(folder: Path, names: list[str] = NAMES, *, name: str = "first", shift: float = 0.0) -> Results:
     results = make_results(folder, names, SHAPE, loo=True)
     moved = with_values(results, r_q=np.clip(results.own()["r_q"].to_numpy() + shift, 0, 0.999))
@@ -84,7 +89,7 @@ def test_a_matched_window_is_shown_where_both_have_the_same(tmp_path):
 
 
 def test_the_page_says_what_compare_says(two):
-    page = html.unescape(render_pair(*two))
+    page = words(render_pair(*two))
     found = compare(*two)
     assert found.sentence() in page
     rows = re.findall(r'<tr><th scope="row">mean r_q</th>', page)
@@ -103,7 +108,8 @@ def test_the_first_sentence_counts_the_heads_that_differ(two):
     assert f"{clear[rope].sum()} of {rope.sum()} RoPE heads" in said
     assert f"{clear[~rope].sum()} of {(~rope).sum()} NoPE heads" in said
     assert f"{change.median():.3f}" in said
-    assert re.search(r'<h2 id="signal-title"[^>]*>([^<]*)</h2>', render_pair(*two))[1] == html.escape(said)
+    opening = re.search(r'<h2 id="signal-title"[^>]*>(.*)</h2>', render_pair(*two))
+    assert words(opening[1]) == said
 
 
 def test_heads_that_moved_against_each_other_are_not_called_equal(two, tmp_path):
@@ -131,7 +137,7 @@ def test_the_same_run_twice_has_the_same_heads(two):
 
 
 def test_each_run_has_its_claims_once(two):
-    page = html.unescape(render_pair(*two))
+    page = words(render_pair(*two))
     listed = page.split("What each run says by itself")[1].split("</details>")[0]
     for side in two:
         for one in claims(side):

@@ -39,11 +39,11 @@ RAMPS = {
 }
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
-# In the order of results.roles.ROLES.
-ROLE_COLOURS = (SINK, "#0072b2", "#009e73", "#cc79a7", "#7a5195", "#b8860b", "#6b6b6b")
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
 )  # fmt: skip
+# Roles of heads in their order: a sink head has the colour of the first token.
+ROLE_COLOURS = (SINK, "#0072b2", "#009e73", "#7a5195", "#56b4e9", "#a3123f", "#b8860b")
 INK, MUTED, FAINT, PAPER = "#222222", "#666666", "#dddddd", "#ffffff"
 SEPARATOR, ABSENT = "#8f8f8f", "#a0a0a0"  # between phases; names of what was not measured
 DASHES = (0, (4, 3))

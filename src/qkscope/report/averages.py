@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.report.columns import taxonomies
+from qkscope.report.columns import PARTS, taxonomies
 from qkscope.report.encode import counted, listed
 from qkscope.results import aggregate
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from qkscope.results.taxonomy import Thresholds
 
-# Measures that have a map of layers and checkpoints.
-BY_LAYER = ("share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity")
+# Measures whose means are also known by layer.
+BY_LAYER = ("share_positional", *PARTS, "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity")
 # Every head has a depth: a mean is over all heads that have the measure.
 _EVERY = "depth"
 # What populations, classes and their errors are made of.

@@ -43,7 +43,18 @@ if TYPE_CHECKING:
 
 
 # Declared measures that are no column of the page but whose numbers its tooltips give.
-CURVES = ("loss", "distance_score", "score_energy", "signal_q")
+CURVES = ("loss", "distance_score", "distance_score_measured", "score_energy", "signal_q")
+# What the page works out itself, declared like a measure: name, label, unit, description.
+COMPUTED = (
+    ("predicted_score", "predicted score", "logits", "score of the mean query and the mean key at a distance: the sum "
+     "over rotary pairs; no error is known"),
+    ("pair_score", "part of the score", "logits", "what a rotary pair adds to the score of the mean query and the mean "
+     "key: its strength |q||k| times cos(w D + φ); no error is known"),
+    ("pair_strength", "strength", "logits", "the most that the pair adds at any distance: |q||k|"),
+    ("attention", "attention", "share", "share of this query's attention that goes to the token"),
+    ("attention_by_distance", "attention by distance alone", "share", "what the softmax of the scores that distance "
+     "predicts gives; the first four tokens keep what they have"),
+)  # fmt: skip
 
 
 def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
@@ -66,7 +77,8 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "ramps": palette.RAMPS,
         "encoding": ENCODING,
         "measures": described(own, names),
-        "curves": [declared(name) for name in CURVES],
+        "curves": [declared(name) for name in CURVES]
+        + [dict(zip(("name", "label", "units", "description"), one, strict=True)) for one in COMPUTED],
         "parts": parts(own, names),
         "populations": list(kinds),
         "matchedWindow": timeline.matched_window,
@@ -91,7 +103,6 @@ def declared(name: str) -> dict[str, Any]:
     one = variables()[name]
     return {
         "name": name,
-        "inTable": False,
         "label": one.label,
         "units": one.units,
         "description": one.description,

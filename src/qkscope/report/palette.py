@@ -23,8 +23,12 @@ RAMPS = {
         "diverging": ("#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"),
     },
 }
-# The published class that means the same as a class by scores.
-_PUBLISHED = {POSITIONAL: "position-dominated", CONTENT: "content-focused"}
+# Colours of classes by scores: positional heads have that of the scores' part, the others those of the published class
+# that means the same.
+_CLASS_COLOURS = style.CLASS_COLOURS | {
+    POSITIONAL: style.PART_COLOURS["share_position"],
+    CONTENT: style.CLASS_COLOURS["content-focused"],
+}
 
 
 def properties() -> str:
@@ -50,7 +54,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
         yield name, colour, on_dark(colour)
     for taxonomy, names in TAXONOMIES.items():
         for code, name in enumerate(names):
-            colour = style.CLASS_COLOURS[_PUBLISHED.get(name, name)]
+            colour = _CLASS_COLOURS[name]
             # Unmeasured heads are hatched paper in both schemes.
             dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
             yield f"class-{taxonomy}-{code}", colour, dark

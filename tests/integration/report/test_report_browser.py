@@ -172,7 +172,7 @@ def test_the_head_page_shows_one_head_on_all_components(open_page: Open, report:
         .translate(MINUS)
     )
     assert f"r_q {want.r_q:.3f} ± {want.r_q_se:.3f}, null {want.r_q_null:.3f}" in label
-    assert f"explained variance {want.explained_variance:.3f}" in label
+    assert f"explained variance {100 * want.explained_variance:.1f}%" in label
     expect(page.locator("#head .neighbours .near")).to_have_count(2)
     page.locator("#head .near", has_text="head 0").click()
     expect(page.locator("#head-title")).to_have_text("Layer 2 · head 0")

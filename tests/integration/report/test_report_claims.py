@@ -254,6 +254,10 @@ def test_see_it_undoes_what_hides_the_number(open_page: Open, whole_report: Path
         if menu:
             assert page.evaluate(f"store.state.{menu}") == claim.see.measure
         assert page.evaluate("store.shown()") is None
+        if claim.id == "behaviour":
+            drawn = page.evaluate("[store.state.across, store.state.up]")
+            assert drawn == claim.rows[0].measure.split("~")
+            expect(page.locator('.claim[data-claim="behaviour"] .other')).to_be_hidden()
 
 
 def test_one_window_holds_for_headline_chart_and_table(open_page: Open, whole_report: Path) -> None:
@@ -279,8 +283,11 @@ def test_a_claim_beside_another_checkpoint_or_measure_is_flagged_until_it_is_see
     for claim in claims(study):
         block = page.locator(f'.claim[data-claim="{claim.id}"]')
         page.evaluate("store.set({ checkpoint: 0, measure: 'plasticity', window: 'matched' })")
-        if claim.see.view == "distance":
+        if claim.see.view in ("distance", "roles", "portrait"):
             expect(block.locator(".other")).to_contain_text(first)
+        if claim.id == "behaviour":
+            page.evaluate("store.set({ across: 'r_q', up: 'r_k' })")
+            expect(block.locator(".other")).to_contain_text("r_k by r_q")
         if claim.see.view == "signal" and claim.see.measure != "plasticity":
             expect(block.locator(".other")).to_contain_text(page.evaluate("data.measureLabel('plasticity')"))
         block.locator(".see").click()

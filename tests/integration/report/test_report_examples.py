@@ -98,19 +98,14 @@ def test_bars_labels_and_table_say_the_same(open_page: Open, full_report: Path) 
         assert table[row, "tokens back"] == str(120 - one["key"])
         assert table[row, "token"] == f"·word{row}"
         for name, value in (("attention", real), ("distance alone", alone), ("difference", difference)):
-            assert float(table[row, name].rstrip("%")) == pytest.approx(100 * value, abs=0.051)
+            assert float(table[row, name].rstrip("% points")) == pytest.approx(100 * value, abs=0.051)
     assert all(bars[key] == [0, 0, 0] for key in range(121, 128))
     top = max(masses, key=lambda one: one["real"])
     label = tokens.nth(top["key"]).get_attribute("aria-label")
     assert f"· {120 - top['key']} token" in label
-    digits = 0 if top["real"] >= 0.0995 else 1
-    assert f"attention {100 * top['real']:.{digits}f}%" in label
-    assert f"{100 * top['real']:.{digits}f}%" in page.locator("#examples .sentence").inner_text()
-    other = page.locator("#examples .legend").inner_text()
-    assert (
-        f"other tokens {100 * shown['other']:.1f}%" in other
-        or f"other tokens {100 * shown['other']:.0f}%" in other
-    )
+    assert f"attention {100 * top['real']:.1f}%" in label
+    assert f"{100 * top['real']:.1f}%" in page.locator("#examples .sentence").inner_text()
+    assert f"other tokens {100 * shown['other']:.1f}%" in page.locator("#examples .legend").inner_text()
 
 
 def test_tokens_are_read_by_keyboard_and_the_link_keeps_them(open_page: Open, full_report: Path) -> None:
@@ -159,7 +154,7 @@ def test_the_player_moves_through_the_checkpoints(open_page: Open, full_report: 
     last = max(rows[3]["masses"], key=lambda one: one["real"])["key"]
     for checkpoint, row in enumerate(rows):
         share = row["masses"][last]["real"]
-        said = f"attention {100 * share:.{0 if share >= 0.0995 else 1}f}%"
+        said = f"attention {100 * share:.1f}%"
         assert said in course.nth(checkpoint).get_attribute("aria-label")
     course.nth(2).click()
     expect(page.locator("#checkpoint option:checked")).to_have_text("LC1-50")

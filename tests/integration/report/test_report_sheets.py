@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from report_browser import MINUS, Open, count, cursor_to, numbers_of, unfold
 
 from qkscope.measures.registry import variables
+from qkscope.report.data import COMPUTED
 from qkscope.results import load_results
 from qkscope.results.roles import ROLES, named, role_names
 from qkscope.sums.rotation import Rotation
@@ -250,7 +251,7 @@ def test_axes_are_joined_as_python_pairs_them(open_page: Open, full_report: Path
             said = mark.get_attribute("aria-label").translate(MINUS)
             want = qk.loc[after, 2, 1, pc]
             assert f"r_q {want.r_q:.3f}, r_k {want.r_k:.3f}" in said
-            assert f"explained variance {want.explained_variance:.3f}" in said
+            assert f"explained variance {100 * want.explained_variance:.1f}%" in said
             if size[earlier, pc] >= 0.51:
                 assert f"continues PC{earlier} of the checkpoint before" in said
                 told = float(said.split("overlap ")[1].split(".  ")[0].split(". ")[0])
@@ -383,6 +384,7 @@ def test_a_tooltip_names_defines_and_gives_the_error(
     for place, key, name in (
         ("#emergence-cursor", "ArrowRight", "share_positional"),
         ("#scores .columns-layer .mark", "ArrowRight", "share_key"),
+        ("#scores .mark[data-key^='layer:']", "ArrowDown", "share_key"),
         ("#signal .columns-layer .mark", "ArrowRight", "share_positional"),
         ("#causes .mark", "ArrowDown", "r_q"),
         ("#ablation .mark", "ArrowDown", "loss"),
@@ -398,6 +400,37 @@ def test_a_tooltip_names_defines_and_gives_the_error(
         if variables()[name].units not in ("", "share"):
             expect(tip).to_contain_text(variables()[name].units)
         expect(tip).to_contain_text("standard error over documents")
+
+
+def test_tooltips_of_what_the_page_computes_have_units_and_definitions(
+    open_page: Open, full_report: Path
+) -> None:
+    page = open_page(full_report)
+    tip = page.locator("#tip")
+    declared = {name: (label, unit, means) for name, label, unit, means in COMPUTED}
+    for place, key, names in (
+        ("#explorer .mark", "ArrowRight", ["predicted_score"]),
+        ("#explorer-cursor", "ArrowRight", ["pair_score", "pair_strength"]),
+        ("#examples .token.query", "ArrowRight", ["attention", "attention_by_distance"]),
+    ):
+        page.locator(place).first.focus()
+        page.keyboard.press(key)
+        for label, unit, means in (declared[name] for name in names):
+            number = r"[\d.−]+%" if unit == "share" else rf"[\d.−]+ {unit}"
+            expect(tip).to_contain_text(re.compile(rf"{label} {number}"))
+            expect(tip).to_contain_text(means)
+
+
+def test_a_difference_has_its_sign_and_a_share_is_in_points(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    said = page.evaluate("""() => [
+      text.change("share_positional", 0.0123, 0.004), text.change("share_positional", -0.0123, 0.0001),
+      text.change("r_q", 0.0123, 0.0001), text.change("loss", 0.0001), text.change("loss", null, 0.1),
+      text.measure("explained_variance", 0.5, 0.25), text.measure("r_k", -0.5, NaN), text.share(NaN)]""")
+    assert said == [
+        *["+1.2 ± 0.4 points", "−1.2 ± <0.1 points", "+0.012 ± <0.001", "0.000", "–"],
+        *["50.0% ± 25.0", "−0.500", "–"],
+    ]
 
 
 def test_what_a_reader_may_take_wrongly_is_said(open_page: Open, full_report: Path) -> None:
@@ -416,10 +449,20 @@ def test_a_phone_folds_views_until_they_are_asked_for(
     open_page: Open, full_report: Path, scheme: str
 ) -> None:
     page = open_page(full_report, width=390, color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollHeight") < 10_000
+    assert page.evaluate("document.documentElement.scrollHeight") < 8_000
     folded = page.locator(".folded")
     views = folded.evaluate_all("all => all.map((one) => one.id)")
-    assert views == ["explorer", "spectrum", "distance", "examples", "classes", "portrait", "table"]
+    assert views == [
+        "roles",
+        "causes",
+        "explorer",
+        "spectrum",
+        "distance",
+        "examples",
+        "classes",
+        "portrait",
+        "table",
+    ]
     for view in views:
         drawing = page.locator(f"#{view}-drawing")
         expect(drawing).to_be_hidden()
@@ -429,6 +472,10 @@ def test_a_phone_folds_views_until_they_are_asked_for(
         expect(drawing).to_be_visible()
         assert drawing.evaluate("(one) => one.scrollWidth") <= 390
     expect(folded).to_have_count(0)
+    # The first chart is in sight, and the others open on demand.
+    assert page.locator("#scores svg").count() > page.locator("#scores svg:visible").count() == 1
+    page.locator("#scores .rest summary").click()
+    assert page.locator("#scores svg").count() == page.locator("#scores svg:visible").count()
     # A link to a view and "See it" unfold it; a wide page has nothing folded.
     page = open_page(full_report, "#view=portrait", width=390, color_scheme=scheme)
     expect(page.locator("#portrait-drawing svg")).to_be_visible()

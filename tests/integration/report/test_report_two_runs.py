@@ -93,7 +93,7 @@ def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs:
     assert f"A: r_q {ours.r_q:.3f} ± {ours.r_q_se:.3f}, B: r_q {theirs.r_q:.3f} ±" in said
     change = tables[0].loc[LAST, 3]["r_q"].mean() - tables[1].loc[LAST, 3]["r_q"].mean()
     page.evaluate("store.set({ rows: 'layers' })")
-    assert numbers_of(page, "emergence")["layer 3 (NoPE)", "LC1-100"].startswith(f"{change:.3f}")
+    assert numbers_of(page, "emergence")["layer 3 (NoPE)", "LC1-100"].startswith(f"{change:+.3f}")
     expect(page.locator("#classes .tick")).to_have_count(2 * 4)
     assert page.locator("#classes .segment[aria-label^='A: LC1-100']").count() >= 1
     assert page.locator("#classes .segment[aria-label^='B: LC1-100']").count() >= 1

@@ -333,12 +333,12 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     assert mark.get_attribute("aria-label").translate(MINUS) == said
     # Only where the two orders differ by more than their error is the other one told.
     expect(page.locator("#causes-note")).to_contain_text("S1-200 → LC1-50")
-    expect(page.locator("#causes-note")).to_contain_text("training 0.020 ± 0.004, RoPE settings 0.010")
+    expect(page.locator("#causes-note")).to_contain_text("training +0.020 ± 0.004, RoPE settings +0.010")
     expect(page.locator("#causes-note")).not_to_contain_text("LC1-50 → LC1-100")
     page.locator("#causes-numbers").click()
     first = page.locator("#causes-drawing table tr").nth(1).locator("td").all_inner_texts()
     # Total, RoPE settings, training, window: what did not change has no number.
-    assert [cell[:5] for cell in first] == ["0.080", "–", "0.080", "–"]
+    assert [cell[:6] for cell in first] == ["+0.080", "–", "+0.080", "–"]
     page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
@@ -470,7 +470,7 @@ def test_the_opening_has_the_loss_and_follows_the_selection(
     expect(sentence).to_contain_text(f"{100 * means[1]:.1f}%")
     page.evaluate("store.set({ heads: new Set([9]) })")
     share = page.evaluate("data.value(store.table(), 'share_positional', 1, 9)")
-    expect(sentence).to_contain_text(f"{100 * share:.1f}% in the 1 head selected")
+    expect(sentence).to_contain_text(f"{100 * share:.1f}% in the selected head")
     page = open_page(full_report)
     expect(page.locator("#signal-drawing svg")).to_have_count(1)
 
@@ -484,6 +484,20 @@ def test_indices_are_set_low_and_copied_as_they_are_written(open_page: Open, ful
         page.locator("#signal-drawing svg text", has_text="mean r_q").locator("tspan[dy]").first
     ).to_be_attached()
     expect(page.locator("#measure option sub")).to_have_count(0)
+    # Wherever a person reads it, with everything open: in tables, notes and legends too.
+    unfold(page)
+    left = page.evaluate("""() => {
+      const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+      const found = [];
+      while (walker.nextNode()) {
+        const { data, parentElement } = walker.currentNode;
+        if (/\\br_[qk]\\b/.test(data) && !parentElement.closest("option, code, title")) found.push(data);
+      }
+      return found;
+    }""")
+    assert left == []
+    page.locator("#sort-r_k").hover()
+    expect(page.locator("#tip sub").first).to_be_visible()
 
 
 def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: Path, tmp_path: Path) -> None:

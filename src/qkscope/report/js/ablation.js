@@ -4,7 +4,7 @@
 "use strict";
 
 const ablation = (() => {
-  const { h, s } = dom;
+  const { s } = dom;
   const ROW = 38;
   const TOP = 26;
   const NATS = "nats per token";
@@ -15,16 +15,17 @@ const ablation = (() => {
   /** @type {(found: Ablation, part: string) => string} */
   const nameOf = (found, part) => found.parts[part] || part;
 
-  /** @type {(value: Maybe, se: Maybe) => string} */
-  const change = (value, se) => `${value !== null && value >= 0.0005 ? "+" : ""}${text.withError(value, se)}`;
+  /** @type {(value: Maybe, se?: Maybe) => string} */
+  const change = (value, se) => text.change("loss", value, se);
 
   /** @type {(found: Ablation, of: AblatedSet, row: AblatedRow, meaning: boolean) => (string | null)[]} */
   function lines(found, of, row, meaning) {
     const part = data.measureMeans(`share_${row.part}`);
+    const draws = `${found.draws} ${found.draws === 1 ? "draw" : "draws"}`;
     const said = [
       { of: "change of", value: row.delta, se: row.delta_se },
       {
-        ...{ whose: `random heads of the same layers (${found.draws} draws)`, of: "change of" },
+        ...{ whose: `random heads of the same layers (${draws})`, of: "change of" },
         ...{ value: row.random, se: row.random_se },
       },
       { whose: "difference", value: row.above_random, se: row.above_random_se },
@@ -66,7 +67,7 @@ const ablation = (() => {
         {},
         s("rect", { x: 0, y, width, height: ROW - 2, class: "ground" }),
         s("text", { x: 0, y: y + 13 }, nameOf(found, row.part)),
-        s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta, null)),
+        s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta)),
         s("rect", { ...bar, y: middle - 6, height: 12, class: "cost", fill: colour(row.part) }),
         whisker(delta, row.delta_se),
         ...(row.random === null
@@ -79,8 +80,7 @@ const ablation = (() => {
       svg.append(
         marks.mark(group, {
           key: `${key}:${row.part}`,
-          label: lines(found, of, row, false).filter(Boolean).join(", "),
-          lines: () => lines(found, of, row, true),
+          say: (meaning) => lines(found, of, row, meaning),
         }),
       );
     });
@@ -134,21 +134,17 @@ const ablation = (() => {
         return panel(found, named, each, ends, `ablation:${data.letters[runs[i]]}${k}`);
       }),
     );
-    const style = `display:grid;gap:16px 28px;grid-template-columns:repeat(${columns},minmax(0,1fr))`;
-    const rest = columns === 1 ? panels.splice(1) : [];
-    const open = drawing.querySelector(".rest")?.hasAttribute("open");
-    const more = h("summary", {}, `${rest.length} more ${rest.length === 1 ? "set" : "sets"} of heads`);
     marks.mount(
       drawing,
       legend(),
-      h("div", { style }, panels),
-      rest.length ? h("details", { class: "rest", open }, more, h("div", { style }, rest)) : null,
+      dom.grid(drawing, columns, panels),
       numbersTable(all, runs),
     );
     const [first] = all;
-    dom.find("ablation-note").textContent =
-      `${data.labelOf(first.checkpoint)}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
-      `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`;
+    dom.note("ablation", [
+      `${data.labelOf(first.checkpoint)}: ${text.quantity({ name: "loss", value: first.loss })} as it is,`,
+      `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`,
+    ]);
   }
 
   /** @type {View} */

@@ -191,7 +191,7 @@ const axes = (() => {
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
       Plot.text(several ? phases : [], {
         ...{ x: (d) => (d.x1 + d.x2) / 2, frameAnchor: "top", dy: -10, fill: "var(--muted)", fontSize: 11 },
-        text: (d) => phaseName(d.phase, Math.floor(((d.x2 - d.x1) * step - 4) / 6)),
+        text: (d) => phaseName(d.phase, Math.floor(((d.x2 - d.x1) * step - 6) / 6.4)),
       }),
     ];
   }
@@ -209,12 +209,11 @@ const axes = (() => {
     for (const { index, model } of data.checkpoints) {
       const from = x.apply(index - 0.5);
       const box = { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" };
-      const label = `${lines(index, false).filter(Boolean).join(", ")}. Choose this ${checkpointWord}.`;
       layer.append(
         mark(s("rect", box), {
           key: `${prefix}:${model}`,
-          label,
-          lines: () => lines(index, true),
+          say: (meaning) => lines(index, meaning),
+          verb: `Choose this ${checkpointWord}.`,
           act: () => store.set({ checkpoint: index }),
         }),
       );
@@ -263,8 +262,9 @@ const axes = (() => {
       ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
     });
 
+  /* A share at a tick of an axis: a decimal where ticks are closer than a percent. */
   /** @param {number} v */
-  const percent = (v) => `${Math.round(100 * v)}%`;
+  const percent = (v) => `${text.number(100 * v, Math.abs(100 * v - Math.round(100 * v)) < 0.05 ? 0 : 1)}%`;
 
   /* A drawing of Plot's for a screen reader: one named group of marks; axes, lines and grids stay silent. */
   /** @type {(svg: Element, label: string) => void} */

@@ -13,6 +13,7 @@ const causes = (() => {
   const numbers = store.choices.number;
   /** @type {Record<string, string>} */
   const FACTORS = { rotation: "RoPE settings", weights: "training", window: "window" };
+  const TALL = 0.76 / Object.keys(FACTORS).length; // of a bar, in rows
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
   /* "mean share_key" as the page calls that measure elsewhere. */
@@ -35,14 +36,14 @@ const causes = (() => {
    * what comes from heads whose first axis stayed. */
   /** @type {(cause: Change, i: number) => (Omit<Part, "changed"> & { stayed: number })[]} */
   function barsOf({ parts: all }, i) {
-    const acting_ = all.filter(({ value }) => value);
-    const tall = 0.76 / Math.max(1, acting_.length);
+    const found = all.filter(({ value }) => value);
+    const top = i - (found.length * TALL) / 2;
     let high = 0;
-    return acting_.map(({ name, value, same }, k) => {
+    return found.map(({ name, value, same }, k) => {
       const low = high;
       high += value;
       const stayed = low + (same ?? value);
-      return { name, low, stayed, high, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
+      return { name, low, stayed, high, y1: top + k * TALL, y2: top + (k + 1) * TALL };
     });
   }
 
@@ -69,34 +70,33 @@ const causes = (() => {
   /** @type {(number: string, value: number, se?: Maybe) => string} */
   const change = (number, value, se) => text.change(measureOf(number), value, se);
 
+  /* ", −0.020 of it from heads ...": the part of an effect from heads whose first axis changed. */
+  /** @type {(number: string, effect: Effect) => string} */
+  function fromChanged(number, { value, same }) {
+    const changed = value - (same ?? value);
+    if (Math.abs(changed) < 0.0005) return "";
+    return `, ${change(number, changed)} of it from heads in which another axis became PC0`;
+  }
+
   /** @type {(number: string, list: Effect[]) => string[]} */
   const effects = (number, list) =>
-    list.filter(({ value }) => value).map(({ name, value, se, same }) => {
-      const changed = same === null || same === undefined ? 0 : value - same;
-      const whole = `${FACTORS[name]} ${change(number, value, se)}`;
-      if (Math.abs(changed) < 0.0005) return whole;
-      return `${whole}, ${change(number, changed)} of it from heads in which another axis became PC0`;
-    });
+    list
+      .filter(({ value }) => value)
+      .map((one) => `${FACTORS[one.name]} ${change(number, one.value, one.se)}${fromChanged(number, one)}`);
 
   /** @type {(cause: Change, meaning: boolean) => (string | null)[]} */
   function lines(cause, meaning) {
-    const { number, total, total_se } = cause;
-    const measure = measureOf(number);
-    const means = data.measureMeans(measure);
-    const other = cause.other.length ? [`in the other order: ${effects(number, cause.other).join(", ")}`] : [];
-    return [
-      rowName(cause),
-      `change of ${named(number)} ${change(number, total, total_se)}`,
-      ...effects(number, cause.parts),
-      ...other,
-      ...(meaning ? [means && `${data.measureLabel(measure)}: ${means}`, text.error] : []),
-    ];
+    const { number, total, total_se, parts: all, other } = cause;
+    const of = number.startsWith("mean ") ? "change of mean" : "change of";
+    const first = other.length ? [`in the other order: ${effects(number, other).join(", ")}`] : [];
+    const whole = { name: measureOf(number), value: total, se: total_se, of, sign: true };
+    return [rowName(cause), ...text.described([whole], [...effects(number, all), ...first], meaning)];
   }
 
   /** @type {(list: Change[], width: number) => any} */
   function plotOptions(list, width) {
     const rows = list.map(rowName);
-    const share = measureOf(shownNumber()).startsWith("share_");
+    const share = data.isShare(measureOf(shownNumber()));
     const points = (/** @type {number} */ v) => text.number(100 * v, 0);
     const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
     return {
@@ -171,11 +171,10 @@ const causes = (() => {
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
-      if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i], false).join(", ")}. Choose ${data.labelOf(list[i].to)}.`,
-        lines: () => lines(list[i], true),
+        say: (meaning) => lines(list[i], meaning),
+        verb: `Choose ${data.labelOf(list[i].to)}.`,
         act: () => store.set({ checkpoint: list[i].to }),
       });
     });
@@ -183,12 +182,13 @@ const causes = (() => {
     marks.mount(drawing, legend(list), svg, numbersTable(list));
     const gaps = lacking(list);
     const said = gaps.length ? [`Not measured: ${gaps.join(", ")}.`] : [];
-    dom.find("causes-note").textContent = [...largest(list), ...said, ...list.flatMap(interaction)].join(" ");
+    dom.note("causes", [...largest(list), ...said, ...list.flatMap(interaction)]);
   }
 
-  /* The sentence about the largest change, where it has one cause. */
+  /* The sentence about the largest change, where it has one cause and no claim beside the picture says so already. */
   /** @param {Change[]} list */
   function largest(list) {
+    if (shownNumber() === numbers[0] && document.querySelector("#causes .claim")) return [];
     const cause = d3.greatest(list, ({ total }) => Math.abs(total));
     if (!cause?.same_text || list.length < 2) return [];
     const [first, ...others] = cause.parts.filter(({ value }) => value);

@@ -7,7 +7,6 @@ const classes = (() => {
   const { state } = store;
   const { h, s } = dom;
   const drawing = dom.find("classes-drawing");
-  const note = dom.find("classes-note");
 
   /** @typedef {{ i: number, code: number, heads: number[], y0: number, y1: number, element?: Element }} Segment */
   /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
@@ -81,20 +80,20 @@ const classes = (() => {
   /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
 
-  /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
-  function segmentLines(population, { checkpoint, run }, segment, total) {
+  /** @type {(population: string, bar: Bar, segment: Segment, total: number, meaning: boolean) => (string | null)[]} */
+  function segmentLines(population, { checkpoint, run }, segment, total, meaning) {
     const name = data.classes[segment.code];
     const known = store.shown() ? undefined : store.over(run).averages.classes[data.taxonomy]?.[population]?.[name];
     const error = known?.se[checkpoint] ?? null;
-    const measured = name !== data.unmeasured;
-    const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
-    const points = error === null || error < 0.0005 ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
+    const share =
+      name === data.unmeasured ? "" : `, ${text.share(segment.heads.length / total, error)} of those measured`;
     const near = known?.borderline[checkpoint] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
       axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
-      `${text.headCount(segment.heads.length)}${share}${points}`,
-      near === null ? null : `${near} within one standard error of another class`,
+      `${text.headCount(segment.heads.length)}${share}`,
+      near === null ? null : `${near} of them within one standard error of another class`,
+      error === null || !meaning ? null : text.error,
     ];
   }
 
@@ -125,8 +124,8 @@ const classes = (() => {
     layer.append(
       marks.mark(path, {
         key: `flow:${population}:${shown[flow.i].checkpoint}:${shown[flow.i + 1].checkpoint}:${flow.from}:${flow.to}`,
-        label: `${lines.join(": ")}. Select them.`,
-        lines,
+        say: (meaning) => (meaning ? lines : [lines.join(": ")]),
+        verb: "Select them.",
         act: (event) => store.select(flow.heads, event),
       }),
     );
@@ -139,13 +138,12 @@ const classes = (() => {
     const hatched = data.classes[segment.code] === data.unmeasured;
     const fill = hatched ? `url(#hatch-${population})` : paint.colour(segment.code);
     const rect = s("rect", { ...box, class: "segment", fill });
-    const lines = segmentLines(population, bar, segment, total);
     segment.element = rect;
     layer.append(
       marks.mark(rect, {
         key: `segment:${population}:${bar.checkpoint}${data.letters[bar.run]}:${segment.code}`,
-        label: `${lines.filter(Boolean).join(", ")}. Select them.`,
-        lines,
+        say: (meaning) => segmentLines(population, bar, segment, total, meaning),
+        verb: "Select them.",
         act: (event) => store.select(segment.heads, event),
       }),
     );
@@ -267,7 +265,7 @@ const classes = (() => {
       const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
       return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
     });
-    return `At ${data.labelOf(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+    return `At ${data.labelOf(state.checkpoint)}${store.both() ? " in run A" : ""}, ${said.join("; ")}.`;
   }
 
   /** @type {(checkpoints: number[], shown: Set<number> | null) => void} */
@@ -283,7 +281,7 @@ const classes = (() => {
           (store.both() ? "." : "; flows join the ones drawn."),
       );
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
-    note.textContent = said.join(" ");
+    dom.note("classes", said);
   }
 
   /** @param {Set<string> | null} keys */

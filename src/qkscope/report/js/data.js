@@ -98,8 +98,12 @@ const data = (() => {
   /** @type {(name: string) => string} */
   const measureLabel = (name) => byName.get(name)?.label || name;
 
+  /* A measure of unit "share" is shown in percent, and has no other unit. */
+  /** @param {string} name */
+  const isShare = (name) => byName.get(name)?.units === "share";
+
   /** @type {(name: string) => string} */
-  const measureUnits = (name) => (byName.get(name)?.units || "").replace(/^share$/, "");
+  const measureUnits = (name) => (isShare(name) ? "" : byName.get(name)?.units || "");
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
   /** @type {(checkpoint: number, head: number) => number} */
@@ -324,9 +328,8 @@ const data = (() => {
       ),
 
     measureLabel,
-
-    /* A share has no unit. */
     measureUnits,
+    isShare,
 
     /* With its unit where it has one. */
     /** @type {(name: string) => string} */

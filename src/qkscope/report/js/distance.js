@@ -44,7 +44,7 @@ const distance = (() => {
     const names = list.map((curve) => axes.ofRun(curve.run, nameOf(curve)));
     const rows = distances.map((at) => [
       text.count(at),
-      ...found.map((curve) => text.withError(curve.get(at)?.value ?? null, curve.get(at)?.se)),
+      ...found.map((curve) => text.measure("distance_score", curve.get(at)?.value ?? null, curve.get(at)?.se)),
     ]);
     return dom.numbers(dom.find("distance-drawing"), ["tokens back", ...names], rows);
   }
@@ -82,21 +82,20 @@ const distance = (() => {
             ...{ stroke: paint.ofPopulation(curve.population), strokeDasharray: axes.dashOf(curve.run) },
           }),
         ),
-        Plot.dot(marked, { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) }),
+        Plot.dot(marked, {
+          ...{ x: "at", y: "value", r: 3.4, stroke: (d) => paint.ofPopulation(d.curve.population) },
+          fill: (d) => (axes.isSecond(d.curve.run) ? "var(--paper)" : paint.ofPopulation(d.curve.population)),
+        }),
       ],
     });
     const name = data.labelOf(state.checkpoint);
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
-      const away = `${text.count(at)} ${at === 1 ? "token" : "tokens"} back`;
-      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${away}`);
+      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.back(at)}`);
       const score = { name: "distance_score", value, se, of: "mean" };
-      /** @param {boolean} meaning */
-      const lines = (meaning) => [where, ...text.described([score], [], meaning)];
-      marks.mark(/** @type {any} */ (dot), {
+      marks.mark(dot, {
         key: `distance:${curve.population}:${curve.run}:${at}`,
-        label: lines(false).join(", "),
-        lines: () => lines(true),
+        say: (meaning) => [where, ...text.described([score], [], meaning)],
       });
     });
     axes.dress(svg, `Mean score by distance at ${name}`);

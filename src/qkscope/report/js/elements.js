@@ -89,6 +89,14 @@ const dom = (() => {
     return found;
   }
 
+  /* What is to be said below a view, sentence by sentence. */
+  /** @type {(view: string, said: (string | null | false | undefined)[]) => void} */
+  function note(view, said) {
+    const place = find(`${view}-note`);
+    place.textContent = said.filter(Boolean).join(" ");
+    lower(place);
+  }
+
   const reducedMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   /* Hand a file to the reader, from memory. */
@@ -174,6 +182,20 @@ const dom = (() => {
     return h("div", { class: short ? "scroller short" : "scroller", ...about }, table);
   }
 
+  /* Pictures side by side in so many columns. In a single column, that of a phone, the first is in sight and the others
+   * open on demand. */
+  /** @type {(drawing: HTMLElement, columns: number, pictures: Element[]) => HTMLElement} */
+  function grid(drawing, columns, pictures) {
+    const style = `grid-template-columns:repeat(${columns},minmax(0,1fr))`;
+    /** @param {Element[]} some */
+    const cells = (some) => h("div", { class: "grid", style }, some);
+    if (columns > 1 || pictures.length === 1) return cells(pictures);
+    const [first, ...rest] = pictures;
+    const open = Boolean(drawing.querySelector(".rest[open]"));
+    const more = h("summary", {}, `${rest.length} more ${rest.length === 1 ? "chart" : "charts"}`);
+    return h("div", {}, cells([first]), h("details", { class: "rest", open }, more, cells(rest)));
+  }
+
   /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
    * made when it is first opened. */
   /** @type {(drawing: HTMLElement, heads: string[], rows: string[][] | (() => string[][])) => HTMLElement} */
@@ -234,7 +256,8 @@ const dom = (() => {
   }
 
   return {
-    ...{ h, s, find, reducedMotion, download, fileName, lower },
-    ...{ button, options, choose, menu, numbers, pager, absent, scroller, key, blockKey, lineKey, symbolKey, legend },
+    ...{ h, s, find, note, reducedMotion, download, fileName, lower },
+    ...{ button, options, choose, menu, key, blockKey, lineKey, symbolKey, legend },
+    ...{ grid, numbers, pager, absent, scroller },
   };
 })();

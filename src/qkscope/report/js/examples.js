@@ -7,6 +7,7 @@ const examples = (() => {
   const { state } = store;
   const { h, s } = dom;
   const SINK = 4; // tokens at the start that keep their attention in the prediction
+  const LEAST = 0.25; // pixels of a bar that is drawn
   const LONGEST = 14; // characters of a token in the text; all of it is in the tooltip
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 
@@ -92,12 +93,8 @@ const examples = (() => {
     const shown = [...visible(word)];
     return shown.length > LONGEST ? `${shown.slice(0, LONGEST - 1).join("")}…` : shown.join("");
   };
-  /** @param {number} share */
-  const percent = (share) => `${text.number(100 * share, share && share < 0.0995 ? 1 : 0)}%`;
-  /** @param {number} share */
-  const points = (share) => `${share > 0 ? "+" : ""}${text.number(100 * share, Math.abs(share) < 0.0995 ? 1 : 0)}`;
   /** @param {number} back */
-  const away = (back) => (back === 0 ? "itself" : `${back} ${back === 1 ? "token" : "tokens"} back`);
+  const away = (back) => (back === 0 ? "itself" : text.back(back));
 
   /** @param {string} said */
   const word = (said) => h("code", {}, short(said));
@@ -122,10 +119,21 @@ const examples = (() => {
   }
 
   const NAMES = ["attention", "distance alone", "difference"];
-  const MEANS =
-    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with " +
-    "the first four tokens as measured";
-  const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
+  // What comes from the tokens themselves has the colour of content that matches.
+  const COLOURS = ["var(--ink)", "var(--share_position)", "var(--share_match)"];
+
+  /* What a tooltip says of one token's attention: as measured, by distance alone, and the difference. */
+  /** @type {(mass: { real: number, alone: number, named?: boolean }, known: boolean,
+   *   meaning: boolean) => (string | null)[]} */
+  function shares({ real, alone, named = true }, known, meaning) {
+    const more = named ? "" : ", the average of the tokens that have little";
+    const numbers = [
+      { name: "attention", value: real, more },
+      { name: "attention_by_distance", value: alone },
+      { name: "attention", value: real - alone, of: "difference of", sign: true },
+    ];
+    return text.described(known ? numbers : numbers.slice(0, 1), [], meaning);
+  }
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
   /** @param {Row} shown */
@@ -141,11 +149,10 @@ const examples = (() => {
     // A text of many lines has shorter bars.
     const [line, bar, gap] = [26, boxes[boxes.length - 1].line > 3 ? 20 : 30, 6];
     const most = longest(shown);
-    const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars neither. */
+    /* A line of the text without bars that are drawn has no room for them; on a phone, one with short bars neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
-    const least = narrow ? most / 6 : 0;
+    const least = narrow ? most / 6 : (LEAST / bar) * most;
     /** @param {number} key */
     const tells = (key) => {
       const { real: mass, alone: predicted_ } = masses.get(key) || { real: -1, alone: -1 };
@@ -170,12 +177,13 @@ const examples = (() => {
       const y = tops[boxes[key].line];
       const mass = masses.get(key);
       const isQuery = key >= all.first[excerpt()];
-      /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
-      const bars = (i, value, fill) => {
+      /** @type {(i: number, value: number) => SVGElement[]} */
+      const bars = (i, value) => {
         const size = Math.min(1, Math.abs(value) / most) * bar;
-        if (!(size > 0.25) || !seen[boxes[key].line]) return [];
+        if (!(size > LEAST) || !seen[boxes[key].line]) return [];
         const top = y + floors[i] - (value < 0 ? 0 : size);
-        const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
+        const look = { fill: COLOURS[i], rx: 1, class: NAMES[i].replace(" ", "-") };
+        const box = { x: x + 1, width: wide - 2, y: top, height: size, ...look };
         // A bar that is longer than there is room for is broken.
         if (Math.abs(value) <= most * 1.001) return [s("rect", box)];
         return [s("rect", box), s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })];
@@ -189,15 +197,14 @@ const examples = (() => {
         s("rect", { ...paper, class: "paper", "fill-opacity": shade, rx: 3 }),
         s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
         isQuery ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "query-line" }) : null,
-        mass ? bars(0, mass.real, real) : [],
-        mass && shown.known ? bars(1, mass.alone, alone) : [],
-        mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
+        mass ? bars(0, mass.real) : [],
+        mass && shown.known ? bars(1, mass.alone) : [],
+        mass && shown.known ? bars(2, mass.real - mass.alone) : [],
       );
       svg.append(
         marks.mark(group, {
           key: `token:${key}`,
-          label: said(shown, key, words).join(", "),
-          lines: said(shown, key, words),
+          say: (meaning) => said(shown, key, words, meaning),
           ...(isQuery ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
         }),
       );
@@ -207,19 +214,12 @@ const examples = (() => {
     return svg;
   }
 
-  /** @type {(shown: Row, key: number, words: string[]) => string[]} */
-  function said(shown, key, words) {
+  /** @type {(shown: Row, key: number, words: string[], meaning: boolean) => (string | null)[]} */
+  function said(shown, key, words, meaning) {
     const mass = shown.masses.find((one) => one.key === key);
     const name = `“${visible(words[key])}”`;
     if (!mass) return [name, `${key > shown.query ? "later than the token read" : "outside the window"}: not seen`];
-    const about = mass.named ? percent(mass.real) : `about ${percent(mass.real)}, not among the largest`;
-    return [
-      `${name} · ${away(shown.query - key)}`,
-      `attention ${about}`,
-      ...(shown.known
-        ? [`distance alone ${percent(mass.alone)}`, `difference ${points(mass.real - mass.alone)} points`]
-        : []),
-    ];
+    return [`${name} · ${away(shown.query - key)}`, ...shares(mass, shown.known, meaning)];
   }
 
   /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at
@@ -235,7 +235,7 @@ const examples = (() => {
     });
     if (history.length < 2) return [];
     const axis = axes.checkpointAxis(width, 190, "share of attention");
-    const [real, alone] = colours();
+    const [real, alone] = COLOURS;
     const dots = (/** @type {"real" | "alone"} */ name, /** @type {string} */ fill) => [
       Plot.line(history, { x: "checkpoint", y: name, stroke: fill, strokeWidth: 2 }),
       Plot.dot(history, { x: "checkpoint", y: name, r: 3.4, fill }),
@@ -244,7 +244,7 @@ const examples = (() => {
     const svg = axes.checkpointChart(
       {
         ...axis,
-        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: percent },
+        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: axes.percent },
         marks: [
           ...axis.marks,
           axes.grid(4),
@@ -258,9 +258,7 @@ const examples = (() => {
         lines(checkpoint, meaning) {
           const one = history.find((point) => point.checkpoint === checkpoint);
           const { label } = data.checkpoints[checkpoint];
-          if (!one) return [label, "not on the page"];
-          const predicted_ = shown.known ? [`distance alone ${percent(one.alone)}`] : [];
-          return [label, `attention ${percent(one.real)}`, ...predicted_, meaning ? MEANS : null];
+          return one ? [label, ...shares(one, shown.known, meaning)] : [label, "not on the page"];
         },
       },
     );
@@ -279,15 +277,15 @@ const examples = (() => {
     const top = d3.greatest(shown.masses, ({ real }) => real);
     if (!top) return h("p", { class: "sentence" });
     const both = d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
-    const there = top.key < SINK ? "" : `predicts ${percent(top.alone)} there and `;
+    const there = top.key < SINK ? "" : `predicts ${text.share(top.alone)} there and `;
     return h(
       "p",
       { class: "sentence" },
       ...["Reading ", word(words[shown.query]), ", this head looks most at "],
       ...token(words, shown.query, top.key),
-      `: ${percent(top.real)} of its attention. `,
+      `: ${text.share(top.real)} of its attention. `,
       shown.known
-        ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`
+        ? `Distance alone ${there}reproduces ${text.share(both)} of the whole row.`
         : "What distance alone predicts is not known for this head at this checkpoint.",
     );
   }
@@ -297,14 +295,13 @@ const examples = (() => {
     const names = [
       "attention: where the head looks",
       "distance alone: where it would look if only distance counted",
-      "difference: more than distance predicts",
-      "less",
+      "difference: what the tokens themselves add (up) or take away (down)",
     ];
     return dom.legend(
-      names.map((name, i) => dom.blockKey(colours()[i], name)),
-      dom.key(null, `full bar ${percent(longest(shown))}`),
-      dom.key(null, `other tokens ${percent(shown.other)}`),
-      shown.sink > 0 ? dom.key(null, `learned sink ${percent(shown.sink)}`) : null,
+      names.map((name, i) => dom.blockKey(COLOURS[i], name)),
+      dom.key(null, `full bar ${text.share(longest(shown))}`),
+      dom.key(null, `other tokens ${text.share(shown.other)}`),
+      shown.sink > 0 ? dom.key(null, `learned sink ${text.share(shown.sink)}`) : null,
     );
   }
 
@@ -376,17 +373,19 @@ const examples = (() => {
           text.count(key),
           visible(words[key]),
           text.count(shown.query - key),
-          ...[real, alone, real - alone].map((value) => text.measure("share_", value)),
+          ...[text.share(real), text.share(alone), text.points(real - alone)],
         ]),
       ),
     );
     const { label } = data.checkpoints[shown.checkpoint];
-    dom.find("examples-note").textContent = [
-      shown.checkpoint === state.checkpoint ? "" : `The page has excerpts of some checkpoints: this is ${label}.`,
-      store.both() ? "This is run A; choose B above for the other." : "",
-    ].join(" ");
+    const wanted = state.head ?? [...state.heads][0] ?? head();
+    dom.note("examples", [
+      wanted !== head() && `The page has no excerpts of ${data.headName(wanted)}: this is ${data.headName(head())}.`,
+      shown.checkpoint !== state.checkpoint && `The page has excerpts of some checkpoints: this is ${label}.`,
+      store.both() && "This is run A; choose B above for the other.",
+    ]);
   }
 
-  /** @type {View & { row: typeof row, visible: typeof visible }} */
-  return { setUp, draw, row, visible, needs: ["head", "heads", "checkpoint", "run", "excerpt", "token"] };
+  /** @type {View & { row: typeof row }} */
+  return { setUp, draw, row, needs: ["head", "heads", "checkpoint", "run", "excerpt", "token"] };
 })();

@@ -8,6 +8,7 @@ const explorer = (() => {
   const { h } = dom;
   const LEFT = 58;
   const RIGHT = 64; // room for the strength of each pair
+  const LINE = "var(--share_position)"; // what position alone predicts
 
   /** @typedef {{ checkpoint: number, frequency: number[], theta: Maybe, products: Float32Array, still: number,
    *   measured: { at: number, value: number }[] }} Waves */
@@ -83,7 +84,7 @@ const explorer = (() => {
     });
   }
 
-  const { tokens } = text;
+  const { tokens, back } = text;
 
   /* A slider on a logarithmic scale with buttons at the run's own settings. */
   /** @type {(id: string, name: string, ends: [number, number], value: number,
@@ -153,7 +154,8 @@ const explorer = (() => {
 
   /* ---- drawing ---- */
 
-  /* The measured and the predicted curve of a run; of the second one hollow and dashed. */
+  /* The measured and the predicted curve of a run; of the second one hollow and dashed. Marks at every octave say both
+   * numbers. */
   /** @type {(waves: Waves, at: number[], run: number) => any[]} */
   function curveMarks(waves, at, run) {
     const measured = waves.measured.filter((point) => point.at <= at[at.length - 1]);
@@ -164,9 +166,16 @@ const explorer = (() => {
       Plot.dot(measured, { x: "at", y: "value", r: 2.4, ...look, opacity: 0.55 }),
       Plot.line(
         at.map((distance, i) => ({ at: distance, value: total[i] })),
-        { x: "at", y: "value", stroke: "var(--share_position)", strokeWidth: 2.4, strokeDasharray: axes.dashOf(run) },
+        { x: "at", y: "value", stroke: LINE, strokeWidth: 2.4, strokeDasharray: axes.dashOf(run) },
       ),
     ];
+  }
+
+  /* The predicted score at 1, 2, 4, ... tokens back. */
+  /** @type {(waves: Waves, at: number[]) => { at: number, value: number }[]} */
+  function octaves(waves, at) {
+    const found = at.filter((distance) => Number.isInteger(Math.log2(distance)));
+    return predict(waves, theta(), found).total.map((value, i) => ({ at: found[i], value }));
   }
 
   /** @type {(waves: Waves, at: number[], width: number) => Drawn} */
@@ -188,10 +197,23 @@ const explorer = (() => {
         }),
         ...(second ? curveMarks(second, at, 1) : []),
         ...curveMarks(waves, at, store.runs()[0]),
+        Plot.dot(octaves(waves, at), { ...{ x: "at", y: "value", r: 3.4, fill: LINE }, className: "octaves" }),
       ],
     });
+    const measured = new Map(waves.measured.map((point) => [point.at, point.value]));
+    const dots = svg.querySelectorAll(".octaves circle");
+    octaves(waves, at).forEach(({ at: distance, value }, i) => {
+      const numbers = [
+        { name: "predicted_score", value },
+        { name: "distance_score_measured", value: measured.get(distance) ?? NaN },
+      ].filter((one) => !Number.isNaN(one.value));
+      const where = `${data.headName(head())} at ${data.labelOf(waves.checkpoint)}: ${text.back(distance)}`;
+      marks.mark(dots[i], {
+        key: `explorer:${distance}`,
+        say: (meaning) => [where, ...text.described(numbers, [], meaning)],
+      });
+    });
     axes.dress(svg, "Mean score by distance, predicted and measured");
-    svg.setAttribute("role", "img");
     return svg;
   }
 
@@ -244,10 +266,11 @@ const explorer = (() => {
         ...{ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall },
       }),
       lines: ({ row, col }) => [
-        `Pair ${row}: wavelength ${tokens(waveLength[row])} tokens`,
-        `adds ${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
-        `strength ${text.number(strength[row])} logits`,
-        "the pair's part of the score of the mean query and key: strength |q||k| times cos(w D + φ); no error is known",
+        `Pair ${row} · wavelength ${tokens(waveLength[row])} tokens · ${back(at[col])}`,
+        ...text.described([
+          { name: "pair_score", value: parts[row][col] },
+          { name: "pair_strength", value: strength[row] },
+        ]),
       ],
     });
   }
@@ -274,7 +297,7 @@ const explorer = (() => {
 
   const legend = () =>
     dom.legend(
-      dom.lineKey("var(--share_position)", "predicted from mean query and key"),
+      dom.lineKey(LINE, "predicted from mean query and key"),
       dom.symbolKey("●", "measured"),
       axes.runKeys(),
       dom.blockKey(paint.ramp([-1, 1])(1), "raises the score"),
@@ -304,8 +327,8 @@ const explorer = (() => {
       const known = new Map(waves.measured.map((point) => [point.at, point.value]));
       return at.map((distance, i) => [
         text.count(distance),
-        text.number(total[i]),
-        text.number(known.get(distance) ?? null),
+        text.measure("predicted_score", total[i]),
+        text.measure("distance_score_measured", known.get(distance) ?? null),
       ]);
     });
   }
@@ -339,10 +362,10 @@ const explorer = (() => {
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
     const { label } = data.checkpoints[waves.checkpoint];
-    dom.find("explorer-note").textContent = [
-      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${label}.`,
-      store.both() ? "The pairs below the curves, and the table, are of A." : "",
-    ].join(" ");
+    dom.note("explorer", [
+      waves.checkpoint !== state.checkpoint && `The page has these vectors of some checkpoints: this is ${label}.`,
+      store.both() && "The pairs below the curves, and the table, are of A.",
+    ]);
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */

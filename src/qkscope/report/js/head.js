@@ -7,7 +7,6 @@ const head = (() => {
   const { h, s } = dom;
   const { correlationChart, varianceChart, climb, anatomy } = headCharts;
   const drawing = dom.find("head-drawing");
-  const note = dom.find("head-note");
   const title = dom.find("head-title");
   const PC0 = `PC0 is ${text.pc0} r_q and r_k say how closely queries and keys follow position along it.`;
 
@@ -67,6 +66,19 @@ const head = (() => {
     return h("ol", { class: "strip", "aria-label": `Class over training${whose}` }, letter, items);
   }
 
+  /* The names of the classes in the strips. */
+  function stripKeys() {
+    const found = store.runs().flatMap((run) =>
+      checkpoints().map(({ index: checkpoint }) => data.code(store.table(run), checkpoint, index())),
+    );
+    const codes = d3.range(data.classes.length).filter((code) => found.includes(code));
+    const over = checkpoints().length > 1 ? " over training" : "";
+    return dom.legend(
+      dom.key(null, `class by ${data.taxonomyOf(data.taxonomy).label}${over}`),
+      codes.map((code) => dom.key(paint.block(code), data.classes[code])),
+    );
+  }
+
   /* Where its class or its first axis changed, and whether the one came with the other. */
   function history() {
     const table = store.table();
@@ -109,7 +121,7 @@ const head = (() => {
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name }) => [
-          [h("span", { title: data.measureMeans(name) }, data.measureName(name))],
+          [marks.explained(h("span", {}, data.measureName(name)), data.measureName(name), data.measureMeans(name))],
           each((table) => text.ofHead(table, name, checkpoint, index())),
         ]),
       ["key head", kv === null ? "not known" : String(kv)],
@@ -151,13 +163,13 @@ const head = (() => {
     if (group.length === 1) return dom.absent(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) =>
-        text.number(data.value(store.table(), name, checkpoint, d.index)),
+      const numbers = ["r_q", "r_k"].map((name) =>
+        text.quantity(data.estimate(store.table(), name, checkpoint, d.index)),
       );
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.checkpoints.length > 1 ? spark(d.index) : null,
-        h("span", { class: "what" }, `r_q ${r_q}, r_k ${r_k}`),
+        h("span", { class: "what" }, numbers.join(", ")),
       ];
       const current = d.index === me ? "true" : null;
       const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };
@@ -193,7 +205,7 @@ const head = (() => {
     if (!data.has("r_q_se")) said.push("The results hold no standard errors, so no error bars.");
     if (state.window === "matched" && data.components > 1)
       said.push("Components beyond PC0 are measured over the training context only.");
-    note.textContent = said.join(" ");
+    dom.note("head", said);
   }
 
   const legend = () =>
@@ -218,6 +230,7 @@ const head = (() => {
     marks.mount(
       drawing,
       store.runs().map(strip),
+      stripKeys(),
       h("p", { class: "small" }, PC0),
       legend(),
       data.components > 1 ? componentPicker() : null,

@@ -101,11 +101,10 @@ const headCharts = (() => {
     const points = store.runs().flatMap((run) => series("explained_variance", run));
     const axis = axes.checkpointAxis(width, 290, `explained variance, ${component()}`);
     const most = Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0));
-    const tickFormat = (/** @type {number} */ v) => text.number(v, 2);
     return axes.checkpointChart(
       {
         ...axis,
-        y: { tickSize: 0, domain: [0, most], ticks: 5, tickFormat, label: null },
+        y: { tickSize: 0, domain: [0, most], ticks: 5, tickFormat: axes.percent, label: null },
         marks: [
           ...axis.marks,
           axes.grid(5),
@@ -138,7 +137,10 @@ const headCharts = (() => {
   function curveChart(curve, width, run) {
     const checkpoint = data.checkpointOf(data.heads[index()], state.checkpoint);
     const last = Math.max(1, data.checkpoints.length - 1);
-    const colour = paint.ramp([-0.35 * last, last]);
+    const colour = paint.ramp([0, last]);
+    /* Of the ramp's pale end enough is left out that the first checkpoint is seen. */
+    /** @param {number} checkpoint */
+    const age = (checkpoint) => colour(0.25 * last + 0.75 * checkpoint);
     const second = store.both() ? store.over(1).curves.find(({ name }) => name === curve.name) : undefined;
     /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
     const points = (one, of = curve, side = run) =>
@@ -162,7 +164,7 @@ const headCharts = (() => {
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         ...(store.both() ? [] : checkpoints())
           .filter((one) => one.index !== checkpoint)
-          .map((one) => line(one.index, { stroke: colour(one.index), strokeWidth: 1.2 })),
+          .map((one) => line(one.index, { stroke: age(one.index), strokeWidth: 1.2 })),
         Plot.line(points(checkpoint), ink),
         ...(second ? [Plot.line(points(checkpoint, second, 1), { ...ink, strokeDasharray: axes.dashOf(1) })] : []),
       ],
@@ -302,8 +304,8 @@ const headCharts = (() => {
       });
       marks.mark(dot, {
         key: `climb:${data.letters[axis.run]}${axis.checkpoint}:${axis.pc}`,
-        label: `${axisLines(axis, false).filter(Boolean).join(", ")}. Show this component.`,
-        lines: () => axisLines(axis, true),
+        say: (meaning) => axisLines(axis, meaning),
+        verb: "Show this component.",
         pressed: axis.checkpoint === state.checkpoint && axis.pc === state.pc,
         act: () => store.set({ checkpoint: axis.checkpoint, pc: axis.pc }),
       });

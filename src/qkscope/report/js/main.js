@@ -23,6 +23,11 @@
     go(view, link.matches(".see") ? claimed(link) : {});
   }
 
+  /* The two measures that a claim compares, where heads can be placed by them. */
+  /** @param {Element} link */
+  const axesOf = (link) =>
+    (link.getAttribute("data-axes") || "").split("~").filter((name) => store.choices.across.includes(name));
+
   /* What "See it" sets so that the picture shows the claim's numbers: window, checkpoint and measure, no filter. */
   /** @type {(link: Element) => Partial<State>} */
   function claimed(link) {
@@ -30,12 +35,14 @@
     const measure = link.getAttribute("data-measure") || "";
     const wanted = link.getAttribute("data-window") || "";
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
+    const [across, up] = axesOf(link);
     store.clearFilter();
     /** @type {Record<string, Partial<State>>} */
     const views = {
       emergence: { rows: "layers" },
       spectrum: { carried: "signal_q", heads: new Set() },
       classes: { taxonomy: "published" },
+      portrait: across && up ? { across, up } : {},
     };
     return {
       ...views[link.getAttribute("data-view") || ""],
@@ -46,8 +53,11 @@
   }
 
   /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
-  const OF_CLAIMS = ["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"];
-  const OF_ONE_CHECKPOINT = ["distance"];
+  const OF_CLAIMS = [
+    ...["window", "checkpoint", "filter", "heads"],
+    ...["measure", "map", "number", "carried", "taxonomy", "across", "up"],
+  ];
+  const OF_ONE_CHECKPOINT = ["roles", "distance", "portrait"];
   const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
@@ -62,6 +72,11 @@
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(data.measureLabel(shown[0]));
+    if (view === "causes" && store.choices.number.includes(measure) && state.number !== measure)
+      found.push(state.number);
+    const [across, up] = axesOf(link);
+    if (across && (across !== state.across || up !== state.up))
+      found.push(`${data.measureLabel(state.up)} by ${data.measureLabel(state.across)}`);
     if (view === "classes" && state.taxonomy !== "published") found.push("classes by score shares");
     if (view === "spectrum" && state.carried !== "signal_q") found.push("score strength");
     if (view === "spectrum" && state.heads.size === 1) found.push("one head");

@@ -44,15 +44,30 @@ const marks = (() => {
     known.set(element, about);
   };
 
+  /* Words with a tooltip that explains them. */
+  /** @type {<E extends HTMLElement>(element: E, name: string, means: string | null | undefined) => E} */
+  function explained(element, name, means) {
+    if (!means) return element;
+    known.set(element, { lines: () => [name, means] });
+    element.classList.add("explained");
+    element.setAttribute("aria-description", means);
+    return element;
+  }
+
+  /** @type {(element: Element, lines: Lines, verb?: string) => void} */
+  const name = (element, lines, verb) =>
+    element.setAttribute("aria-label", lines.filter(Boolean).join(", ") + (verb ? `. ${verb}` : ""));
+
   /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
-   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
-  /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string,
-   *   lines?: Lines | (() => Lines), act?: Handler, pressed?: boolean }) => E} */
-  function mark(element, { key, label, lines, act, pressed }) {
-    known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
-    element.dataset.key = key;
+   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. `say` gives the lines
+   * of its tooltip and, without what measures mean, of its label; `verb` is what a click does, in words. */
+  /** @type {<E extends Element>(element: E, what: { key: string, say: (meaning: boolean) => Lines, verb?: string,
+   *   act?: Handler, pressed?: boolean, named?: boolean }) => E} */
+  function mark(element, { key, say, verb, act, pressed, named = true }) {
+    known.set(element, { act, lines: () => say(true) });
+    element.setAttribute("data-key", key);
     element.setAttribute("role", act ? "button" : "img");
-    element.setAttribute("aria-label", label);
+    if (named) name(element, say(false), verb);
     element.setAttribute("tabindex", "-1");
     element.classList.add("mark");
     if (pressed !== undefined) element.setAttribute("aria-pressed", String(pressed));
@@ -62,7 +77,7 @@ const marks = (() => {
   /* The mark that an event is about, and what is known of it. */
   /** @param {Event} event */
   function markOf(event) {
-    const element = event.target instanceof Element ? event.target.closest(".mark, .sheet") : null;
+    const element = event.target instanceof Element ? event.target.closest(".mark, .sheet, .explained") : null;
     const about = element && known.get(element);
     return element && about ? { element, ...about } : null;
   }
@@ -167,5 +182,5 @@ const marks = (() => {
     if (same) same.focus({ preventScroll: true });
   }
 
-  return { listenToMarks, hideTip, tipAt, ground, mark, rove, mount };
+  return { listenToMarks, hideTip, tipAt, ground, explained, mark, name, rove, mount };
 })();

@@ -65,7 +65,7 @@ const numbers = (() => {
       h(
         "tr",
         {},
-        h("th", { scope: "row", title: means }, what),
+        marks.explained(h("th", { scope: "row" }, what), what, means),
         two ? h("td", {}, population) : null,
         cells.map((cell) => h("td", { class: "num" }, cell)),
       ),

@@ -13,7 +13,7 @@ const paint = (() => {
   const inkOn = (code) => `var(--on-class-${data.taxonomy}-${code})`;
 
   /** @param {string} population */
-  const ofPopulation = (population) => (population === "all" ? "var(--r_q)" : `var(--${population})`);
+  const ofPopulation = (population) => (population === "all" ? "var(--ink)" : `var(--${population})`);
 
   /* A block of a class's colour, for legends and tables; what is not measured is hatched. */
   /** @param {number} code */

@@ -8,7 +8,6 @@ const portrait = (() => {
   const { state } = store;
   const { s, h } = dom;
   const drawing = dom.find("portrait-drawing");
-  const note = dom.find("portrait-note");
   const MOST_PATHS = 150;
   const CIRCLE = d3.symbol(d3.symbolCircle, 42)() || "";
   const DIAMOND = d3.symbol(d3.symbolDiamond2, 44)() || "";
@@ -61,8 +60,8 @@ const portrait = (() => {
     };
   }
 
-  /** @type {(index: number, meaning?: boolean) => (string | null)[]} */
-  function lines(index, meaning = true) {
+  /** @type {(index: number, meaning: boolean) => (string | null)[]} */
+  function lines(index, meaning) {
     /** @param {string} name */
     const numbers = (name) =>
       store.runs().map((run) => ({
@@ -100,7 +99,7 @@ const portrait = (() => {
       );
     else if (tint === "rope")
       items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
-    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
+    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint), 2, data.isShare(tint));
     const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
       items,
@@ -130,8 +129,8 @@ const portrait = (() => {
           .each(function make(d) {
             marks.mark(this, {
               key: `head:${d.index}`,
-              label: "",
-              lines: () => lines(d.index),
+              named: false, // soon: see `name`
+              say: (meaning) => lines(d.index, meaning),
               act: (event) => store.select([d.index], event),
               pressed: false,
             });
@@ -155,7 +154,7 @@ const portrait = (() => {
   function name() {
     named = true;
     for (const point of frame?.layers.points.children || [])
-      point.setAttribute("aria-label", `${lines(headOf(point), false).filter(Boolean).join(", ")}. Select this head.`);
+      marks.name(point, lines(headOf(point), false), "Select this head.");
   }
 
   function markSelected() {
@@ -298,7 +297,7 @@ const portrait = (() => {
     if (!data.training) said.push("Different models: heads have no path from one to the next.");
     else if (state.heads.size > MOST_PATHS) said.push(`Paths of the first ${MOST_PATHS} selected heads.`);
     if (!data.hasRope) said.push("The results do not say which layers have RoPE.");
-    note.textContent = said.join(" ");
+    dom.note("portrait", said);
   }
 
   /** @param {Set<string> | null} keys */

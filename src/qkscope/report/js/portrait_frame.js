@@ -78,7 +78,10 @@ const portraitFrame = (() => {
     const [bottom] = y.range();
     const [left] = x.range();
     /** @type {(name: string, t: number) => string} */
-    const said = (name, t) => (LIMITS[name] ? text.number(t, 1) : d3.format("~g")(t).replace("-", "−"));
+    const said = (name, t) => {
+      if (data.isShare(name)) return axes.percent(t);
+      return LIMITS[name] ? text.number(t, 1) : d3.format("~g")(t).replace("-", "−");
+    };
     for (const t of ticksOf(state.across, x))
       layer.append(s("text", { x: x(t), y: bottom + 18, class: "tick" }, said(state.across, t)));
     for (const t of ticksOf(state.up, y))

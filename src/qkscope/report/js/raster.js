@@ -8,7 +8,6 @@ const raster = (() => {
   const { state } = store;
   const { h, s } = dom;
   const drawing = dom.find("emergence-drawing");
-  const note = dom.find("emergence-note");
 
   /* A head follows position from the checkpoint at which position determines so much of its scores; without scores, by
    * r_q. */
@@ -112,7 +111,7 @@ const raster = (() => {
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
-    if (measure().startsWith("share_") || (low >= -0.05 && high <= 1 && high > 0.25)) return [0, 1];
+    if (data.isShare(measure()) || (low >= -0.05 && high <= 1 && high > 0.25)) return [0, 1];
     return low < 0 ? [-Math.max(-low, high), Math.max(-low, high)] : [0, high || 1];
   }
 
@@ -140,6 +139,9 @@ const raster = (() => {
 
   /* ---- words ---- */
 
+  /* The measure by which a head follows position, where the colours show another one. */
+  const led = () => (state.map === LEADING ? "" : `${data.measureLabel(LEADING)} `);
+
   /** @param {Row} row */
   function whose(row) {
     if (!byLayer()) return data.headName(row.heads[0]);
@@ -150,7 +152,7 @@ const raster = (() => {
   function lines(row, checkpoint) {
     const [value, se] = valueOf(row, checkpoint);
     const another = byLayer() ? null : data.anotherAxis(store.table(), checkpoint, row.heads[0]);
-    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.labelOf(row.onset)} on`;
+    const since = byLayer() || row.onset < 0 ? null : `${led()}${ABOVE} from ${data.labelOf(row.onset)} on`;
     const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
     const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
@@ -202,12 +204,15 @@ const raster = (() => {
     const last = data.checkpoints.length - 1;
     const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
     const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.labelOf(onset)} (${at(onset)})`;
-    const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
+    const labels = changed.flatMap(({ label }, i) => [i ? ", " : "", h("span", { class: "label" }, label)]);
+    const moved = changed.length ? ["; PC0 changed at ", ...labels] : [];
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
-      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}${moved}. `,
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}`,
+      ...moved,
+      ". ",
       open,
     ];
   }
@@ -238,7 +243,8 @@ const raster = (() => {
     const edges = columnEdges(left, width - (slant ? 26 : 4));
     const phases = data.phases.length > 1 && data.training ? data.phases : [];
     const header = room + (phases.length ? 18 : 4);
-    const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= 60 ? 12 : rows.length <= 240 ? 8 : 6;
+    const many = width < 500 ? 24 : 60; // rows from which on they are lower
+    const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= many ? 12 : rows.length <= 240 ? 8 : 6;
     const grouped = data.populations.length > 1;
     let y = header;
     for (const group of list) {
@@ -291,7 +297,7 @@ const raster = (() => {
         if (byLayer() && cell >= 36 && tall >= 14) {
           context.fillStyle = paint.inkFor(fills[0]);
           context.textAlign = "center";
-          const number = measure().startsWith("share_") ? text.number(100 * value, 0) : text.number(value, 2);
+          const number = data.isShare(measure()) ? text.number(100 * value, 0) : text.number(value, 2);
           context.fillText(number, edges[index] + cell / 2, at + tall / 2);
         }
         if (!byLayer() && !isNamed() && data.anotherAxis(store.table(), index, row.heads[0])) {
@@ -403,8 +409,8 @@ const raster = (() => {
     isNamed()
       ? dom.legend(nameKeys())
       : dom.legend(
-          paint.rampKeys(name(), ends, 2, measure().startsWith("share_")),
-          byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
+          paint.rampKeys(name(), ends, 2, data.isShare(measure())),
+          byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `${led()}first ${ABOVE}`),
           axis ? dom.key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
         );
 
@@ -419,7 +425,7 @@ const raster = (() => {
       if (isNamed()) return called(row.heads[0], checkpoint) || "–";
       return (store.both() ? text.change : text.measure)(measure(), value, se);
     };
-    const onset = byLayer() ? [] : [`${ABOVE} from`];
+    const onset = byLayer() ? [] : [`${led()}${ABOVE} from`];
     return dom.numbers(
       drawing,
       [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.labelOf(checkpoint))],
@@ -440,7 +446,7 @@ const raster = (() => {
       isClass() && axes.taxonomyMeans(),
       !byLayer() && !isNamed() && data.has("same_axis") && `PC0: ${text.pc0}`,
     ];
-    note.textContent = said.filter(Boolean).join(" ");
+    dom.note("emergence", said);
   }
 
   /** @type {{ list: Group[], ends: [number, number] } | null} the rows, and the range of their numbers */

@@ -69,7 +69,10 @@ const roles = (() => {
 
   /* What a role means, and from which score on a head has it. */
   /** @param {number} role */
-  const meaning = (role) => `${data.roles[role].means} (above ${data.roles[role].threshold})`;
+  function meaning(role) {
+    const { means, score, threshold } = data.roles[role];
+    return `${means} (above ${data.isShare(score) ? axes.percent(threshold) : threshold})`;
+  }
 
   /** @type {(role: number, run: number, counts: number[][], most: number, narrow: boolean) => HTMLElement} */
   function row(role, run, counts, most, narrow) {
@@ -77,7 +80,8 @@ const roles = (() => {
     const named = heads.slice(0, MOST).map(data.shortName).join(", ");
     const more = heads.length > MOST ? ` and ${heads.length - MOST} more` : "";
     const swatch = h("i", { class: "block", style: `background-color:${paint.ofRole(role)}` });
-    const means = narrow ? null : h("span", { class: "means" }, meaning(role));
+    // Of two runs, whose rows stand one below the other, the first says what the role means.
+    const means = narrow || run !== store.runs()[0] ? null : h("span", { class: "means" }, meaning(role));
     return h(
       "tr",
       { class: heads.length ? null : "none" },
@@ -129,11 +133,11 @@ const roles = (() => {
         ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms))
         : null,
     );
-    dom.find("roles-note").textContent = [
+    dom.note("roles", [
       "A head has a role if its score is more than two standard errors above the threshold.",
       overlap(),
-      never.length ? `No head is ever ${never.join(", ")}.` : "",
-    ].join(" ");
+      never.length > 0 && `No head is ever ${never.join(", ")}.`,
+    ]);
   }
 
   /** @type {View} */

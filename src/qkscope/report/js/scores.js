@@ -5,7 +5,6 @@
 
 const scores = (() => {
   const { state } = store;
-  const { h } = dom;
 
   /** @param {number} part */
   const colour = (part) => `var(--${data.parts[part].name})`;
@@ -53,7 +52,7 @@ const scores = (() => {
             sums.filter(({ sum }) => sum > 0.1),
             {
               ...{ x: "checkpoint", y: "sum", dy: 9, text: (d) => String(Math.round(100 * d.sum)) },
-              ...{ fill: "var(--paper)", fontSize: room < 26 ? 10 : 11 },
+              ...{ fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3, fontSize: room < 26 ? 10 : 11 },
             },
           ),
         ],
@@ -77,14 +76,12 @@ const scores = (() => {
   /* The mean share of a part over the heads of a layer at the chosen checkpoint. */
   /** @type {(width: number, height: number, run: number) => Drawn} */
   function byLayer(width, height, run) {
-    const table = store.table(run);
+    const { places, ...means } = store.over(run).averages.layers;
     const here = data.heads.filter((d) => data.checkpointsOf(d.index).some(({ index }) => index === state.checkpoint));
     const layers = [...new Set(here.map(({ layer }) => layer))];
-    /** @type {(layer: number, name: string) => number} */
-    const share = (layer, name) =>
-      text.mean(
-        here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.checkpoint, d.index)),
-      );
+    /** @type {(layer: number, name: string, what?: "mean" | "se") => Maybe} */
+    const share = (layer, name, what = "mean") =>
+      means[name]?.[what][state.checkpoint * places.length + places.indexOf(layer)] ?? null;
     const name = text.shorten(data.labelOf(state.checkpoint), 24);
     const svg = axes.plot({
       ...{ width, height, marginLeft: axes.layerMargin, marginRight: 10, marginTop: 44, marginBottom: 26 },
@@ -100,12 +97,14 @@ const scores = (() => {
     });
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
-      const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
+      const numbers = data.parts.map(({ name }) => ({
+        ...{ name, of: "mean", value: share(layer, name), se: share(layer, name, "se") },
+      }));
       const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.labelOf(state.checkpoint)}`;
-      marks.mark(/** @type {any} */ (rect), {
+      marks.mark(rect, {
         key: `layer:${layer}${data.letters[run]}`,
-        label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
-        lines: () => [where, ...text.described(numbers)],
+        say: (meaning) => [where, ...text.described(numbers, [], meaning)],
+        verb: "Select its heads.",
         act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
@@ -113,18 +112,39 @@ const scores = (() => {
     return svg;
   }
 
+  /* Means of each population at each checkpoint. */
+  function numbersTable() {
+    const columns = ["share_positional", ...data.parts.map(({ name }) => name)];
+    const rows = data.populations.flatMap((population) =>
+      data.checkpoints.flatMap(({ index, label }) =>
+        store.runs().map((run) => {
+          const { means } = store.over(run).averages;
+          const where = population === "all" ? label : `${label}, ${population}`;
+          const cells = columns.map((name) => {
+            const { mean, se } = means[population]?.[name] || { mean: [], se: [] };
+            return text.measure(name, mean[index] ?? null, se[index]);
+          });
+          return [axes.ofRun(run, where), ...cells];
+        }),
+      ),
+    );
+    return dom.numbers(dom.find("scores-drawing"), [axes.checkpointWord, ...columns.map(data.measureLabel)], rows);
+  }
+
   function draw() {
     const drawing = dom.find("scores-drawing");
     const width = axes.widthOf(drawing);
-    const panels = (data.populations.length + 1) * store.runs().length;
-    const columns = width > 640 ? Math.min(panels, 3) : 1;
-    const each = (width - 24 * (columns - 1)) / columns;
+    const columns = width > 640 ? data.populations.length + 1 : 1;
+    const each = (width - 28 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
     if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null)))
       return marks.mount(drawing, dom.absent("Not measured over this window."));
-    const charts = data.populations.flatMap((population) =>
-      store.runs().map((run) => {
-        const { means, heads } = store.over(run).averages;
+    const layers = new Set(data.heads.map(({ layer }) => layer)).size;
+    const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
+    /* Of each run, a chart of every population and one of the layers. */
+    const panels = store.runs().flatMap((run) => {
+      const { means, heads } = store.over(run).averages;
+      const charts = data.populations.map((population) => {
         const whose = population === "all" ? "" : `${population}, `;
         return chart({
           width: each,
@@ -135,12 +155,10 @@ const scores = (() => {
           share: (checkpoint, name) => means[population]?.[name]?.mean[checkpoint],
           error: (checkpoint, name) => means[population]?.[name]?.se[checkpoint],
         });
-      }),
-    );
-    const layers = new Set(data.heads.map(({ layer }) => layer)).size;
-    const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
-    const cells = [...charts, ...store.runs().map((run) => byLayer(each, tall, run))].map((svg) => h("div", {}, svg));
-    marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
+      });
+      return [...charts, byLayer(each, tall, run)];
+    });
+    marks.mount(drawing, legend(), dom.grid(drawing, columns, panels), numbersTable());
   }
 
   return { draw, needs: ["window", "run", "checkpoint"], chart, legend };

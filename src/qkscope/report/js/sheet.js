@@ -132,9 +132,8 @@ const sheet = (() => {
       cursors.set(id, cell);
       const position = { left: box.x, top: box.y, width: box.width, height: box.height };
       for (const [name, pixels] of Object.entries(position)) cursor.style.setProperty(name, `${pixels}px`);
-      cursor.setAttribute("aria-label", label());
+      marks.name(cursor, about.lines(here), about.verb);
     }
-    const label = () => about.lines(here).filter(Boolean).join(". ") + (about.verb ? `. ${about.verb}` : "");
 
     /** @type {Record<string, [number, number]>} */
     const WAYS = {
@@ -157,8 +156,8 @@ const sheet = (() => {
     });
     marks.mark(cursor, {
       key: `${id}-cursor`,
-      label: label(),
-      lines: () => about.lines(here),
+      say: () => about.lines(here),
+      verb: about.verb,
       // A click of the pointer is that of the cell below it.
       act: about.act && ((event) => (event.type !== "click" || event.detail === 0) && about.act?.(here, event)),
     });

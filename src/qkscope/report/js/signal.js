@@ -7,7 +7,6 @@ const signal = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("signal-drawing");
-  const note = dom.find("signal-note");
   const overTraining = data.training && data.checkpoints.length > 1;
   /** @type {HTMLSelectElement | null} */
   let controls = null;
@@ -66,7 +65,7 @@ const signal = (() => {
   const selected = () =>
     state.heads.size
       ? store.runs().map((run) => ({
-          ...{ run, population: "selected", measure: state.measure, colour: "var(--ink)", sd: gap, se: gap },
+          ...{ run, population: "selected", measure: state.measure, colour: "var(--accent)", sd: gap, se: gap },
           mean: meansOf([...state.heads], run),
         }))
       : [];
@@ -161,7 +160,7 @@ const signal = (() => {
     );
     const least = Math.min(0, d3.min(ends) || 0);
     return [
-      state.measure.startsWith("share_") ? 0 : least - 0.02,
+      data.isShare(state.measure) ? 0 : least - 0.02,
       Math.min(1.02, Math.max(0.2, d3.max(ends) || 1) + 0.04),
     ];
   }
@@ -244,11 +243,12 @@ const signal = (() => {
     const said = list.flatMap((line) => {
       const whose =
         line.population === "selected"
-          ? `the ${text.headCount(state.heads.size)} selected`
+          ? `the ${state.heads.size > 1 ? `${text.headCount(state.heads.size)} selected` : "selected head"}`
           : `${line.population === "all" ? "all" : line.population} heads`;
       const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
-      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
-      return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
+      const from = overTraining && state.checkpoint > 0 && !store.both() ? ` (${first} at ${data.labelOf(0)})` : "";
+      const letter = axes.letterOf(line.run);
+      return line.mean[state.checkpoint] === null ? [] : [`${now} in ${whose}${letter && ` of ${letter}`}${from}`];
     });
     return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";
   }
@@ -296,7 +296,7 @@ const signal = (() => {
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
     if (data.windowChanges.length && state.window === "own")
       said.push("Dashed vertical lines: the training context grows.");
-    note.textContent = said.join(" ");
+    dom.note("signal", said);
   }
 
   /** @type {(all: Line[], picked: Line[]) => any} */
@@ -306,9 +306,8 @@ const signal = (() => {
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const axis = axes.checkpointAxis(width, height, `mean ${data.measureLabel(state.measure)}${over}`);
     const domain = range([...all, ...picked]);
-    const share = state.measure.startsWith("share_");
     /** @param {number} v */
-    const tick = (v) => (share ? axes.percent(v) : text.number(v, 1));
+    const tick = (v) => (data.isShare(state.measure) ? axes.percent(v) : text.number(v, 1));
     return {
       ...axis,
       marginRight: overTraining ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,

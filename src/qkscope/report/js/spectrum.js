@@ -83,7 +83,7 @@ const spectrum = (() => {
   /** @type {(line: Line, i: number) => [string, ...(string | null)[]]} */
   const said = (line, i) => [
     `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.labelOf(line.checkpoint))}`,
-    `${shareName()} ${text.measure("share_", line.shares[i])}`,
+    `${shareName()} ${text.share(line.shares[i])}`,
     line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
     data.measureMeans(carried()),
   ];
@@ -230,7 +230,7 @@ const spectrum = (() => {
         const line = ofHead(head, state.checkpoint, run);
         const best = line ? d3.maxIndex(line.shares) : -1;
         if (!line || best < 0) return [data.headName(head)];
-        const wave = `${tokens(line.waves[best])} tokens, ${text.measure("share_", line.shares[best])}`;
+        const wave = `${tokens(line.waves[best])} tokens, ${text.share(line.shares[best])}`;
         return [data.headName(head), `most at ${data.labelOf(state.checkpoint)}: ${wave}`];
       },
       verb: "Show this head.",
@@ -279,7 +279,7 @@ const spectrum = (() => {
         line.waves.map((wave, i) => [
           axes.ofRun(line.run, data.labelOf(line.checkpoint)),
           tokens(wave),
-          text.measure("share_", line.shares[i]),
+          text.share(line.shares[i]),
         ]),
       ),
     );
@@ -292,10 +292,10 @@ const spectrum = (() => {
       .map((line) => {
         const best = d3.maxIndex(line.shares);
         const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
-        const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
-        const share = `${text.measure("share_", line.shares[best])} of ${NAMES[carried()]}`;
-        const where = axes.ofRun(line.run, data.labelOf(line.checkpoint));
-        return `At ${where}, the strongest wavelength is ${tokens(line.waves[best])} tokens (${share})${beyond}.`;
+        const beyond = line.window ? `; waves longer than the window carry ${text.share(long)}` : "";
+        const share = `${text.share(line.shares[best])} of ${NAMES[carried()]}`;
+        const where = axes.ofRun(line.run, `At ${data.labelOf(line.checkpoint)}`);
+        return `${where}, the strongest wavelength is ${tokens(line.waves[best])} tokens (${share})${beyond}.`;
       })
       .join(" ");
   }
@@ -347,7 +347,7 @@ const spectrum = (() => {
     };
     const found = [
       strip("carried", "Share of", NAMES),
-      strip("scale", "Across", { tokens: "tokens", window: "wavelength / window", pair: "pair" }),
+      strip("scale", "Across", { tokens: "tokens", window: "windows", pair: "pairs" }),
     ];
     dom.find("spectrum-controls").replaceChildren(...found.filter((one_) => one_ !== null));
   }

@@ -7,7 +7,6 @@ const headTable = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("table-drawing");
-  const note = dom.find("table-note");
   const pager = dom.pager("page", 12, "head", () => draw(null));
 
   const { table } = store;
@@ -63,10 +62,11 @@ const headTable = (() => {
     if (store.both()) return [...found, ...ofBoth()];
     const means = axes.taxonomyMeans();
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell(), means });
+    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
+    found.push(...shown.map(({ name, label }) => measureColumn(name, name, label)));
     if (data.roles.length)
       found.push({ key: "roles", name: "roles", by: (d) => rolesText(d) || null, cell: (d) => rolesText(d) || "–" });
-    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
-    return [...found, ...shown.map(({ name, label }) => measureColumn(name, name, label))];
+    return found;
   }
 
   /* Columns of two runs: the class in each, and each correlation in A, in B and their difference. */
@@ -134,7 +134,7 @@ const headTable = (() => {
       const arrow = sorted ? (state.down ? " ↓" : " ↑") : "";
       const button = h(
         "button",
-        { type: "button", id: `sort-${key}`, class: "sort", title: means },
+        { type: "button", id: `sort-${key}`, class: "sort" },
         name,
         h("span", { "aria-hidden": "true" }, arrow),
       );
@@ -142,6 +142,7 @@ const headTable = (() => {
         pager.first();
         store.set({ sort: key, down: state.sort === key ? !state.down : false });
       });
+      marks.explained(button, name, means);
       return h("th", { scope: "col", class: num ? "num" : null, "aria-sort": sorted }, button);
     });
     return h(
@@ -210,12 +211,10 @@ const headTable = (() => {
       dom.scroller("Table of heads", grid),
       pager.buttons(list.length),
     );
-    note.textContent = [
-      drawing.querySelector(".lost") ? `± –: ${NO_ERROR}.` : "",
-      data.hasRope ? "" : "No rope column: which layers have RoPE is not known.",
-    ]
-      .filter(Boolean)
-      .join(" ");
+    dom.note("table", [
+      drawing.querySelector(".lost") && `± –: ${NO_ERROR}.`,
+      !data.hasRope && "No rope column: which layers have RoPE is not known.",
+    ]);
   }
 
   /* ---- the filter ---- */

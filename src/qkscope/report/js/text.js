@@ -3,34 +3,44 @@
 "use strict";
 
 const text = (() => {
+  /** @type {(value: number | null | undefined) => value is null | undefined} */
+  const isMissing = (value) => value === null || value === undefined || Number.isNaN(value);
+
   /* Three decimals with a true minus sign; a missing number is a dash. */
   /** @type {(value: number | null | undefined, digits?: number) => string} */
   function number(value, digits = 3) {
-    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    if (isMissing(value)) return "–";
     const shown = Math.abs(value).toFixed(digits);
     return value < 0 && Number(shown) !== 0 ? `−${shown}` : shown;
   }
 
-  /* A standard error: below three decimals it is given as a bound. */
-  /** @param {number} se */
-  const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
+  /* A number with its standard error; one too small to be shown is given as a bound. */
+  /** @type {(value: number | null, se?: number | null, digits?: number, unit?: string) => string} */
+  function withError(value, se, digits = 3, unit = "") {
+    if (isMissing(value)) return "–";
+    const shown = `${number(value, digits)}${unit}`;
+    if (isMissing(se)) return shown;
+    const least = 10 ** -digits;
+    return `${shown} ± ${se < least / 2 ? `<${least.toFixed(digits)}` : number(se, digits)}`;
+  }
 
-  /** @type {(value: number | null, se: number | null | undefined) => string} */
-  const withError = (value, se) =>
-    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
+  /* A plus sign before a difference that is shown as more than zero. */
+  /** @param {string} shown */
+  const signed = (shown) => (parseFloat(shown) > 0 ? `+${shown}` : shown);
 
-  /* " ± 0.4" after a share in percent or points; nothing where no error is known. */
-  /** @param {number | null | undefined} se */
-  const shareError = (se) =>
-    se === null || se === undefined || Number.isNaN(se) ? "" : ` ± ${se < 0.0005 ? "<0.1" : number(100 * se, 1)}`;
+  /** @param {number | null | undefined} value */
+  const hundredfold = (value) => (isMissing(value) ? null : 100 * value);
 
-  /** @type {(name: string, value: number | null) => value is number} */
-  const isShare = (name, value) => name.startsWith("share_") && value !== null && !Number.isNaN(value);
+  /* A share in percent, and a difference of two shares in points. */
+  /** @type {(value: number | null, se?: number | null) => string} */
+  const share = (value, se) => withError(hundredfold(value), hundredfold(se), 1, "%");
+  /** @type {(value: number | null, se?: number | null) => string} */
+  const points = (value, se) =>
+    isMissing(value) ? "–" : `${signed(withError(100 * value, hundredfold(se), 1))} points`;
 
   /* A measure's value as the page shows it: shares in percent, all else with three decimals. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
-  const measure = (name, value, se) =>
-    isShare(name, value) ? `${number(100 * value, 1)}%${shareError(se)}` : withError(value, se);
+  const measure = (name, value, se) => (data.isShare(name) ? share(value, se) : withError(value, se));
 
   /* The same of a head at a checkpoint. */
   /** @type {(table: Table, name: string, checkpoint: number, head: number) => string} */
@@ -42,25 +52,28 @@ const text = (() => {
   /* A difference of two values of a measure: of shares in points, not percent. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
   const change = (name, value, se) =>
-    isShare(name, value) ? `${number(100 * value, 1)}${shareError(se)} points` : withError(value, se);
+    data.isShare(name) ? points(value, se) : signed(withError(value, se));
+
+  /* A number with its name and unit; what it is called here goes before the name of its measure. */
+  /** @param {Quantity} quantity */
+  function quantity({ name, value, se, whose = "", of = "", more = "", sign = false }) {
+    const units = data.measureUnits(name);
+    const said = `${(sign ? change : measure)(name, value, se)}${units && ` ${units}`}`;
+    return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${more}`;
+  }
 
   /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. */
   /** @type {(numbers: Quantity[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
   function described(numbers, also = [], meaning = true) {
-    const lines = numbers.map(({ name, value, se, whose = "", of = "", more = "", sign = false }) => {
-      const units = data.measureUnits(name);
-      const plus = sign && value !== null && value >= 0.0005 ? "+" : "";
-      const said = `${plus}${(sign ? change : measure)(name, value, se)}${units && ` ${units}`}`;
-      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${more}`;
-    });
-    if (!meaning) return [...lines, ...also];
+    const lines = [...numbers.map(quantity), ...also];
+    if (!meaning) return lines;
     const names = [...new Set(numbers.map(({ name }) => name))];
     const meanings = names.map((name) => {
       const means = data.measureMeans(name);
       return means && `${names.length > 1 ? `${data.measureLabel(name)}: ` : ""}${means}`;
     });
-    const sure = numbers.some(({ se }) => typeof se === "number" && !Number.isNaN(se));
-    return [...lines, ...also, ...meanings, sure ? ERROR : null];
+    const sure = numbers.some(({ se }) => !isMissing(se));
+    return [...lines, ...meanings, sure ? ERROR : null];
   }
   const ERROR = "± one standard error over documents";
 
@@ -75,11 +88,12 @@ const text = (() => {
   /** @param {number} n */
   const tokens = (n) => (n < 1e4 ? count(Math.round(n)) : SHORT(n));
 
+  /* "1 token back" */
+  /** @param {number} n */
+  const back = (n) => `${count(n)} ${n === 1 ? "token" : "tokens"} back`;
+
   /** @param {number} n */
   const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
-
-  /** @type {(part: number, whole: number) => string} */
-  const percent = (part, whole) => whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
 
   /** @type {(said: string, length?: number) => string} */
   const shorten = (said, length = 14) => (said.length > length ? `${said.slice(0, length - 1)}…` : said);
@@ -89,7 +103,7 @@ const text = (() => {
   const mean = (values) => d3.mean(values) ?? NaN;
 
   return {
-    ...{ number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0 },
-    ...{ count, tokens, headCount, percent, shorten, mean },
+    ...{ number, share, points, measure, ofHead, change, quantity, described, error: ERROR, pc0: PC0 },
+    ...{ count, tokens, back, headCount, shorten, mean },
   };
 })();

@@ -164,6 +164,7 @@ const tools = (() => {
     const n = state.heads.size;
     controls.count.textContent = n ? `${text.headCount(n)} selected` : "no selection";
     controls.clear.disabled = n === 0;
+    dom.find("selection").classList.toggle("some", n > 0);
     const shown = store.shown();
     controls.filter.hidden = !shown;
     const spoken = h("span", { class: "visually-hidden" }, ". Clear the filter");

@@ -183,7 +183,7 @@ interface Measure {
   label: string;
   units: string;
   description: string;
-  inTable: boolean;
+  inTable?: boolean;
 }
 
 /* The first run, what all views share, and where the page has two runs the second. */
@@ -202,7 +202,7 @@ interface Payload extends PackedRun {
   ramps: Record<"light" | "dark", { sequential: string[]; diverging: string[] }>;
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
   measures: Measure[];
-  curves: Measure[]; // what is measured along an axis of its own
+  curves: Measure[]; // what the page gives numbers of besides: by distance, by pair, and what it works out itself
   parts: { name: string; label: string }[];
   populations: string[];
   matchedWindow: Maybe;
