@@ -130,10 +130,10 @@ class Sheet:
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
-    def colour_bar(self, name: str, signed: bool, percent: bool = False) -> None:
-        """Of `style.colour_scale`, at the foot of the body, which is `Paper.bar` higher for it."""
-        colours, norm = style.colour_scale(signed)
-        ticks = (-1.0, -0.5, 0.0, 0.5, 1.0) if signed else (0.0, 0.5, 1.0)
+    def colour_bar(self, name: str, colour_scale: style.ColourScale, percent: bool = False) -> None:
+        """At the foot of the body, which is `Paper.bar` higher for it."""
+        colours, norm = colour_scale
+        ticks = [tick for tick in (-1.0, -0.5, 0.0, 0.5, 1.0) if tick >= (norm.vmin or 0.0)]
         texts = [f"{tick:.0%}" if percent else plain_number(tick) for tick in ticks]
         length, size = min(3.6, self.width / 2), self.paper.points(8.5)
         axes = self.axes((self.width - length) / 2, self.body - self.paper.bar + 0.04, length, 0.12)
@@ -234,9 +234,11 @@ def scale(
         axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
 
 
-def draw_cells(axes: Axes, columns: ArrayLike, rows: ArrayLike, grid: ArrayLike, signed: bool) -> None:
-    """A heat map between the edges `columns` and `rows`, in the colours of `style.colour_scale`; nothing where NaN."""
-    colours, norm = style.colour_scale(signed)
+def draw_cells(
+    axes: Axes, columns: ArrayLike, rows: ArrayLike, grid: ArrayLike, colour_scale: style.ColourScale
+) -> None:
+    """A heat map between the edges `columns` and `rows`; nothing where NaN."""
+    colours, norm = colour_scale
     # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
     look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "face", "linewidth": 0.2}
     axes.pcolormesh(columns, rows, np.ma.masked_invalid(grid), **look)

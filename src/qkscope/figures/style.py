@@ -30,12 +30,18 @@ PART_COLOURS = {
     "share_position": "#1f5fa8", "share_key": "#e0a526", "share_match": "#3f8f5b", "share_query_position": "#8d79b8",
 }  # fmt: skip
 SINK = "#b5533c"  # the first token
-# Heat maps of what grows from zero and of what has a sign, on light paper.
+# Heat maps of what grows from zero and of what has a sign, on light paper; r_k is red, as its lines are.
 SEQUENTIAL = ("#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765")
 DIVERGING = ("#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a")
+DIVERGING_KEYS = ("#0f6b6b", "#86c2bf", "#f6f2ec", "#e98f7f", "#a50f15")
 RAMPS = {
     name: LinearSegmentedColormap.from_list(name, colours)
-    for name, colours in (("sequential", SEQUENTIAL), ("diverging", DIVERGING))
+    for name, colours in (
+        ("sequential", SEQUENTIAL),
+        ("diverging", DIVERGING),
+        ("sequential keys", DIVERGING_KEYS[2:]),
+        ("diverging keys", DIVERGING_KEYS),
+    )
 }
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
@@ -49,6 +55,7 @@ SEPARATOR, ABSENT = "#8f8f8f", "#a0a0a0"  # between phases; names of what was no
 DASHES = (0, (4, 3))
 NOT_MEASURED: dict[str, Any] = {"facecolor": "#f6f6f6", "edgecolor": FAINT, "hatch": "///", "linewidth": 0}
 
+ColourScale = tuple[Colormap, Normalize]
 LONG_NAME = 20  # letters
 FONT = "DejaVu Sans"  # comes with matplotlib: the same letters everywhere
 LINE = 1.2  # height of a line of text, in font sizes
@@ -154,9 +161,10 @@ def pale(colour: str, share: float = 0.45) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def colour_scale(signed: bool) -> tuple[Colormap, Normalize]:
-    """Of numbers from 0 to 1, or with a sign from -1 (orange) over 0 (paper) to 1 (blue)."""
-    return RAMPS["diverging" if signed else "sequential"], Normalize(-1.0 if signed else 0.0, 1.0)
+def colour_scale(signed: bool, keys: bool = False) -> ColourScale:
+    """From 0 (paper) to 1 (blue), or from -1 (orange); of `keys` to 1 (red), or from -1 (teal)."""
+    name = ("diverging" if signed else "sequential") + (" keys" if keys else "")
+    return RAMPS[name], Normalize(-1.0 if signed else 0.0, 1.0)
 
 
 def luminance(colour: str) -> float:

@@ -1,7 +1,8 @@
 """Figures 05 and 06: a mean by checkpoint (rows, top to bottom) and depth (columns).
 
 The first panel has ten bins of depth over own windows, as published; the second has every layer, over the same tokens
-for every checkpoint. r_q is coloured from 0 to 1, r_k from -1 to 1; a place without heads is hatched.
+for every checkpoint. r_q is blue, r_k red, from 0 to 1, or from -1 where a mean is negative; a place without heads is
+hatched.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from qkscope.results.aggregate import depth_cells, means, present, values
 from qkscope.sums.head_index import DEPTH_BINS
 from qkscope.words import MINUS, bare, number
 
-LOWEST = -0.05  # a mean r_q down to this is noise about zero
+LOWEST = -0.05  # a mean down to this is noise about zero
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     if held:
         tables["layer"] = layers
         panels.append(_layers_panel(view, layers))
-    signed = value == "r_k" or any(np.nanmin(panel.grid, initial=0.0) < LOWEST for panel in panels)
+    signed = any(np.nanmin(panel.grid, initial=0.0) < LOWEST for panel in panels)
+    colours = style.colour_scale(signed, keys=value == "r_k")
     rows = _Rows(view, Paper(width))
     caption = _caption(view, value, list(tables), layers, signed)
     heights = [rows.height(panel) for panel in panels]
@@ -59,9 +61,9 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     for panel, height in zip(panels, heights, strict=True):
         axes = page.axes(rows.left, top + rows.head, rows.cells, rows.row * len(view.checkpoints))
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
-        rows.draw(axes, panel, signed)
+        rows.draw(axes, panel, colours)
         top += height
-    page.colour_bar(f"mean $r_{value[-1]}$, PC0", signed)
+    page.colour_bar(f"mean $r_{value[-1]}$, PC0", colours)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
     kinds = {"depth_bin": "Int64", "layer": "Int64"}
     found = [table.reindex(columns=columns).astype(kinds) for table in tables.values()]
@@ -104,7 +106,9 @@ def _grid(view: View, data: pd.DataFrame, by: str, columns: Sequence[int]) -> ND
 
 
 def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame, signed: bool) -> Caption:
-    whose = "keys" if value == "r_k" else "queries"
+    whose, above_and_below = "queries", "blue is above zero, orange below"
+    if value == "r_k":
+        whose, above_and_below = "keys", "red is above zero, teal below"
     columns = {"depth_bin": "a tenth of the depth", "layer": "a layer"}
     both, bins = len(panels) == 2, "depth_bin" in panels
     over = {True: "heads of each bin", False: f"heads of each layer{view.of_matched}"}
@@ -113,7 +117,7 @@ def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame, si
         title=f"Mean $r_{value[-1]}$ on PC0 by {'depth' if bins else 'layer'}{view.over_training}",
         shows=f"Each row is a {view.noun}, each column {column}. The darker a cell, the further from zero is the mean "
         f"{value} on PC0 of the heads there, that is, the more closely their {whose} follow position"
-        + ("; blue is above zero, orange below." if signed else ".")
+        + (f"; {above_and_below}." if signed else ".")
         + (" Under each bin stand the layers that it holds." if both else "")
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
         made=("depth is layer / (layers − 1), cut into ten bins; " if bins else "")
@@ -208,27 +212,27 @@ class _Rows:
         names = lines * self.paper.points(8.5) / 72 * 1.3
         return self.head + self.row * len(self.names) + names + 0.46 * self.paper.factor
 
-    def draw(self, axes: Axes, panel: Panel, signed: bool) -> None:
+    def draw(self, axes: Axes, panel: Panel, colours: style.ColourScale) -> None:
         rows, columns = panel.grid.shape
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_ylim(rows - 0.5, -0.5)
         axes.patch.set(**style.NOT_MEASURED)
-        draw_cells(axes, np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, panel.grid, signed)
+        draw_cells(axes, np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, panel.grid, colours)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        self._write_cells(axes, panel.grid, signed)
+        self._write_cells(axes, panel.grid, colours)
         self._name_rows(axes)
         self._name_columns(axes, panel)
         self._name_phases(axes, columns)
         axes.tick_params(length=0)
 
-    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], signed: bool) -> None:
+    def _write_cells(self, axes: Axes, grid: NDArray[np.float64], colour_scale: style.ColourScale) -> None:
         """Means of two decimals, where all fit."""
         columns = grid.shape[1]
         wide = style.extent(f"{MINUS}0.00", self.size)[0] + 0.05
         if wide > self.cells / columns or self.size / 72 * style.LINE > self.row:
             return
-        colours, norm = style.colour_scale(signed)
+        colours, norm = colour_scale
         place: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
         for (y, x), mean in np.ndenumerate(grid):
             if np.isfinite(mean):

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_cells, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, every_nth
+from qkscope.figures.style import INK, LINE, PAPER, PART_COLOURS, colour_scale, every_nth
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -128,7 +128,7 @@ def draw_wavelengths(view: View, width: float | None = None) -> Drawing:
         "layer (N: NoPE)" if view.populations else "layer",
         columns=2 if paper.narrow else None, wide=3.2, shape=0.8, foot=paper.bar, between=0.3, shared="xy",
     )  # fmt: skip
-    page.colour_bar("share of $r_q$", signed=False, percent=True)
+    page.colour_bar("share of $r_q$", colour_scale(signed=False), percent=True)
     return Drawing(page.figure, data, caption)
 
 
@@ -187,7 +187,7 @@ def _map(
     step = np.diff(middle).mean() if len(middle) > 1 else 0.3
     edges = np.concatenate([middle - step / 2, [middle[-1] + step / 2]])
     rows = np.array([*np.arange(len(layers) + 1) - 0.5, top - tall / 2, top + tall / 2])
-    draw_cells(axes, edges, rows, table.to_numpy(np.float64), signed=False)
+    draw_cells(axes, edges, rows, table.to_numpy(np.float64), colour_scale(signed=False))
     window = np.log10(float(data["window"].iloc[0]))
     for colour, line in ((PAPER, 2.6), (INK, 1.4)):  # black with a white rim
         axes.axvline(window, color=colour, linewidth=line * paper.factor)
