@@ -15,12 +15,20 @@ from qkscope.results.taxonomy import CONTENT, POSITIONAL
 DARK_PAPER = "#191b1f"
 _LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks and the words beside them
 
-# Ramps of a heat map: away from the paper for what grows from zero, orange to blue for what has a sign.
+# Ramps of a heat map: away from the paper for what grows from zero, orange to blue for what has a sign; of r_k (keys)
+# red, teal to red.
 RAMPS = {
-    "light": {"sequential": style.SEQUENTIAL, "diverging": style.DIVERGING},
+    "light": {
+        "sequential": style.SEQUENTIAL,
+        "diverging": style.DIVERGING,
+        "sequential_keys": style.DIVERGING_KEYS[2:],
+        "diverging_keys": style.DIVERGING_KEYS,
+    },
     "dark": {
         "sequential": ("#24282e", "#1d4a63", "#2a77a1", "#6cb3c6", "#dff3ee"),
         "diverging": ("#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"),
+        "sequential_keys": ("#24282e", "#6b2a2c", "#ff9d8c"),
+        "diverging_keys": ("#8fe3dd", "#2a6f6c", "#24282e", "#a3453f", "#ff9d8c"),
     },
 }
 # Colours of classes by scores: positional heads have that of the scores' part, the others those of the published class

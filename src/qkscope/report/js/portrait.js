@@ -53,7 +53,7 @@ const portrait = (() => {
       return (/** @type {number} */ head) => paint.colour(data.code(table(), state.checkpoint, head));
     if (tint === "rope")
       return (/** @type {number} */ head) => paint.ofPopulation(data.heads[head].population);
-    const colour = paint.ramp(portraitFrame.extent(tint));
+    const colour = paint.ramp(portraitFrame.extent(tint), tint);
     return (/** @type {number} */ head) => {
       const value = data.value(table(), tint, state.checkpoint, head);
       return Number.isNaN(value) ? "var(--faint)" : colour(value);
@@ -99,7 +99,10 @@ const portrait = (() => {
       );
     else if (tint === "rope")
       items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
-    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint), 2, data.isShare(tint));
+    else {
+      const look = { percent: data.isShare(tint), measure: tint };
+      items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint), look);
+    }
     const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
       items,

@@ -130,7 +130,7 @@ const raster = (() => {
       const ofClasses = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
       return (_row, _checkpoint, code) => [ofClasses[code] || "transparent"];
     }
-    const ramp = paint.fastRamp(ends);
+    const ramp = paint.fastRamp(ends, measure());
     return (_row, _checkpoint, value) => [ramp(value)];
   }
 
@@ -409,7 +409,7 @@ const raster = (() => {
     isNamed()
       ? dom.legend(nameKeys())
       : dom.legend(
-          paint.rampKeys(name(), ends, 2, data.isShare(measure())),
+          paint.rampKeys(name(), ends, { percent: data.isShare(measure()), measure: measure() }),
           byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `${led()}first ${ABOVE}`),
           axis ? dom.key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
         );

@@ -324,7 +324,7 @@ const spectrum = (() => {
       h("p", { class: "sentence", id: "spectrum-sentence" }, sentence(list)),
       dom.legend(
         dom.key(null, whose),
-        paint.rampKeys(shareName(), [0, most], 2, true),
+        paint.rampKeys(shareName(), [0, most], { percent: true }),
         dom.key(h("i", { class: "bar onset" }), "one window"),
       ),
       chart(list, width),

@@ -199,7 +199,7 @@ interface Payload extends PackedRun {
   roles: Role[];
   unmeasured: string;
   regions: { name: string; r_q: number; r_k: number }[];
-  ramps: Record<"light" | "dark", { sequential: string[]; diverging: string[] }>;
+  ramps: Record<"light" | "dark", Record<"sequential" | "diverging" | `${"sequential" | "diverging"}_keys`, string[]>>;
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
   measures: Measure[];
   curves: Measure[]; // what the page gives numbers of besides: by distance, by pair, and what it works out itself
