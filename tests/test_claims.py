@@ -142,7 +142,7 @@ def every_claim(study: Results) -> dict[str, Claim]:
 
 def test_claims_are_few_ranked_and_complete(study):
     found = claims(study)
-    assert found is claims(study)
+    assert all_claims(study) is all_claims(study), "they are found once"
     assert 1 <= len(found) <= 10
     assert len({claim.id for claim in found}) == len(found)
     assert [claim.surprise for claim in found] == sorted((claim.surprise for claim in found), reverse=True)

@@ -28,7 +28,7 @@ from qkscope.figures import CATALOGUE, draw, draw_all
 from qkscope.figures.picture import pdf, png, svg
 from qkscope.figures.style import (
     CLASS_COLOURS,
-    DIVERGING,
+    DIVERGING_KEYS,
     SEQUENTIAL,
     drawable,
     shorten,
@@ -202,7 +202,7 @@ def test_explained_variance_has_the_published_heights(published):
     ("name", "value", "colours", "ends"),
     [
         ("05_layer_heatmap_rq", "r_q", SEQUENTIAL, (0, 1)),
-        ("06_layer_heatmap_rk", "r_k", DIVERGING, (-1, 1)),
+        ("06_layer_heatmap_rk", "r_k", DIVERGING_KEYS, (-1, 1)),
     ],
 )
 def test_heat_maps_have_the_published_cells(published_cells, name, value, colours, ends):
@@ -504,7 +504,8 @@ def test_negative_means_have_a_colour_of_their_own_and_empty_bins_are_hatched(na
             assert (x, y) not in printed
         else:
             assert opaque == 1
-            assert (blue > red) == (mean > 0)
+            above, below = (blue, red) if value == "r_q" else (red, blue)
+            assert (above > below) == (mean > 0)
             assert printed[x, y].startswith("\u2212") == (mean < 0)
             signs.add(mean > 0)
     assert signs == {True, False}
