@@ -19,7 +19,7 @@ class _Reports:
 
 
 def quieten(quiet: bool) -> None:
-    """Leave bars and reports of finished work out, for the rest of the process."""
+    """Whether bars and reports of finished work are left out, for the rest of the process."""
     _Reports.quiet = quiet
 
 

@@ -47,7 +47,7 @@ def main() -> int:
         print(f"[{counts['seconds'] / 60:5.1f} min] {line}", flush=True)
 
     logging.disable()  # readers warn of damaged files, which these are
-    quieten()
+    quieten(True)
     fuzzing = Fuzzing(counts["fuzz"], given.executions, folder / "findings")
     side_by_side(fuzzing.units(), cores(), note)
     # Memory, not a disk: what is struck are the operations, and nothing is to outlive this.
