@@ -94,7 +94,7 @@ def _by_training_alone(c: Context, step: Step, found: Sequence[Step]) -> str:
     if largest is step or not alone or not largest.clear(c.lead, c.main):
         return ""
     ends = f"from {_label(c, largest.before)} to {_label(c, largest.after)}"
-    return f"the largest change, {ends}, is training alone; "
+    return f"training alone made the largest change, {ends}; "
 
 
 def _verdict(c: Context, step: Step, measures: Sequence[str]) -> tuple[str, str]:
@@ -253,5 +253,7 @@ def _caveat(c: Context, step: Step) -> str:
     if next(iter(step.columns)) == WEIGHTS and ROTATION in step.columns:
         said.append("Only the order training first, then RoPE settings, could be measured.")
     if WINDOW in step.columns:
-        said.append(f"Training and settings are compared over {tokens(step.window)}.")
+        said.append(
+            f"Training and settings are compared over the shorter of the two windows, here {tokens(step.window)}."
+        )
     return joined(*said)

@@ -87,15 +87,17 @@ def ablation(c: Context) -> Claim | None:
     what = _removed(first) + (
         c.at(models.index(first["checkpoint"])) if first["checkpoint"] in models else ""
     )
-    caveat = "In one model, on these texts; a head whose work others can take over looks unneeded."
+    caveat = (
+        "This holds for one model and these texts. A head whose work others can take over looks unneeded."
+    )
     control = f", {other} in {random}"
     if first["random_heads"] < first["n_heads"]:
         # Other parts of the same heads are the fairer comparison.
-        few = f"these layers have only {words.count(first['random_heads'], 'other head')} ({other} nats per token)"
-        caveat = f"{words.capital(few)}: too few for a fair comparison. {caveat}"
+        few = f"these layers have only {words.count(first['random_heads'], 'other head')}"
+        caveat = f"{words.capital(few)} to compare with, which is too few ({other} nats per token). {caveat}"
         same = known[(known["heads"] == first["heads"]) & (known["part"] != first["part"])].to_dict("records")
         parts = [f"{bare(row['delta'], signed=True)} without their {PARTS[row['part']]}" for row in same]
-        control = f", {words.listing(parts)}" if parts else f"; {few}"
+        control = f", {words.listing(parts)}" if parts else f"; {few} to compare with"
     if verdict == "higher":
         headline = f"The model needs {what}: {cost} nats per token without it{control}."
     elif verdict == "unclear":

@@ -81,7 +81,7 @@ class Compared:
         """A note where the training context clearly gives another answer."""
         if own.verdict == gap.verdict or own.verdict not in CLEAR:
             return ""
-        values = " and ".join(bare(c.own.level(m, c.main, c.last)[0]) for m in self.names)
+        values = " and ".join(f"{name_of(m)} {bare(c.own.level(m, c.main, c.last)[0])}" for m in self.names)
         if gap.verdict not in CLEAR:  # the sign of what is not clear has no reverse
             says = self.says[own.verdict]
             return f"; {training_context(c)}, {says[0].lower()}{says[1:]}: {values}"

@@ -203,14 +203,14 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         rows.insert(0, c.row(measure, p, at - 1, top))
         headline = (
-            f"in this run, {name_of(measure)} rose {_first_layers(c, found, layers)}, {_between(c, at)} "
-            f"(layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
+            f"in this run, {name_of(measure)} made half of its rise {_first_layers(c, found, layers)}, "
+            f"{_between(c, at)} (layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
         if set(found.first) <= set(found.lost):
             headline += f", and was back below half of that rise{c.at(c.last)}"
         meaning = (
-            "Another seed may order layers differently. A layer counts from the checkpoint at which it has half of "
-            "its rise."
+            "Another seed may order layers differently. Layers that rise by more later are not among the first, "
+            "although they may have begun to rise."
         )
         surprise = rank(CHANGED, gain(top) / 2)
     else:

@@ -68,7 +68,7 @@ def _when(c: Context, found: RoleEmergence) -> str:
         return ""
     first = found.first[0]
     if first.by == 0:
-        return f" (there at {c.labels[0]} already)"
+        return f" (since {c.labels[0]})"
     if first.after is None:
         return f" (the first by {c.labels[first.by]})"
     return f" (the first between {c.labels[first.after]} and {c.labels[first.by]})"

@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 
 from qkscope import store
 from qkscope.figures.view import ALL, View
-from qkscope.stats.levels import SMALLEST
-from qkscope.stats.series import turns
+from qkscope.stats.series import differ, turns
 from qkscope.words import number
 
 DPI = 200
@@ -155,6 +154,7 @@ def path(data: pd.DataFrame, value: str, error: str, signed: bool = False) -> st
     said = f"{texts[0]} at {labels[0]}"
     for before, i in pairwise([0, *at, last]):
         change = values[i] - values[before]
-        way = " and" if abs(change) < SMALLEST else ", up to" if change > 0 else ", down to"
+        clear = differ(values[i], values[before], errors[i], errors[before])
+        way = " and" if not clear else ", up to" if change > 0 else ", down to"
         said += f"{way} {texts[i]} at {labels[i]}"
     return said

@@ -200,16 +200,20 @@ def direction(changes: Sequence[Change]) -> str:
     return "unclear"
 
 
+def differ(a: float, b: float, se_a: float, se_b: float) -> bool:
+    """Whether two numbers differ by at least SMALLEST and twice the error of the difference. An unknown error is 0."""
+    return abs(a - b) >= max(SMALLEST, 2 * math.hypot(*np.nan_to_num([se_a, se_b])))
+
+
 def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
     """The checkpoints at which a series turns: highs and lows between the first and the last, in order.
 
     A turn counts if the series moves away from it, on both sides, by at least SMALLEST and twice the error of the
     difference. One that a later checkpoint exceeds before the next turn moves there.
     """
-    known = np.nan_to_num(np.asarray(errors, dtype=np.float64))
 
     def apart(i: int, j: int) -> bool:
-        return abs(values[i] - values[j]) >= max(SMALLEST, 2 * float(np.hypot(known[i], known[j])))
+        return differ(values[i], values[j], errors[i], errors[j])
 
     found: list[int] = []
     low = high = way = 0  # the lowest and highest checkpoint since the last turn; 1 rising, -1 falling

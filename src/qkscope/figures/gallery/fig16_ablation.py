@@ -54,7 +54,13 @@ def draw(view: View, width: float | None = None) -> Drawing:
         drawn.append((heading, partial(_bars, here, parts, limits, paper)))
     keys = [
         swatch("these heads", MUTED),
-        dot("random heads of the same layers", INK, marker="D", markersize=5, markerfacecolor=PAPER),
+        dot(
+            "as many random heads of the same layers, or all others",
+            INK,
+            marker="D",
+            markersize=5,
+            markerfacecolor=PAPER,
+        ),
         error_key("±1 standard error over documents (random heads: over draws)", marker="_"),
     ]
     caption = _caption(view, data)
@@ -105,17 +111,25 @@ def _bars(
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     first = data.iloc[0]
     at = view.labels[str(first["checkpoint"])]
+    short = {
+        "query_position": "position × query: query-dependent position",
+        "head": "whole head: uniform attention",
+    }
+    terms = "; ".join(text for part, text in short.items() if part in set(data["part"]))
+    fewer = bool((data["random_heads"] < data["n_heads"]).any())
     return Caption(
         title="What the model loses without a part of its attention scores",
         shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the "
-        "scores of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the "
-        "right of its diamond is a part that the model needs in these heads (position × query: query-dependent "
-        "position; whole head: uniform attention instead).",
+        "scores of these heads is removed; a diamond is the same for as many random heads of the same layers"
+        + (", or for all others where there are fewer" if fewer else "")
+        + ". A bar far to the right of its diamond is a part that the model needs in these heads"
+        + (f" ({terms})." if terms else "."),
         made=f"loss without the part minus loss, of {at} over {first['documents']} documents "
         f"({first['tokens']:,} tokens; {first['loss']:.3f} nats per token as it is). Mean vectors come from other "
         "documents.",
         drawn="horizontal bars on one scale.",
-        takeaway="Compare a bar with its diamond, not with zero: removing a part of many heads always costs something.",
+        takeaway="Compare a bar with its diamond, not with zero: removing a part of many heads always costs something. "
+        + ("A diamond of fewer heads costs less for that reason alone." if fewer else ""),
         care="Costs do not add up over heads or parts.",
         table=ABLATION,
         variables=("delta", "random"),

@@ -90,7 +90,7 @@ const ablation = (() => {
   const legend = () =>
     dom.legend(
       dom.blockKey("var(--muted)", "these heads"),
-      dom.symbolKey("◇", "random heads of the same layers"),
+      dom.symbolKey("◇", "as many random heads of the same layers, or all others"),
       dom.lineKey(null, "±1 se"),
       dom.key(null, `change of loss, ${NATS}`),
     );

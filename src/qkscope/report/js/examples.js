@@ -27,11 +27,26 @@ const examples = (() => {
     return selected ?? able ?? heads[0];
   }
 
-  /* The query that is shown: the one chosen, or the last, which sees the whole text. */
-  function query() {
+  /* The query that is shown: the one chosen, or a typical one of the last checkpoint. */
+  /** @param {number} index */
+  function query(index) {
     const [first, end] = [found()?.first[excerpt()] || 0, found()?.words[excerpt()].length || 1];
     const chosen = Number(state.token);
-    return state.token !== "" && chosen >= first && chosen < end ? chosen : end - 1;
+    return state.token !== "" && chosen >= first && chosen < end ? chosen : typical(index, first, end);
+  }
+
+  /* Of the queries from `first` on, the one of whose attention distance alone reproduces the median share. */
+  /** @type {Map<string, number>} */
+  const typicalQueries = new Map();
+  /** @type {(index: number, first: number, end: number) => number} */
+  function typical(index, first, end) {
+    const key = [store.runs()[0], excerpt(), index].join();
+    if (!typicalQueries.has(key)) {
+      const rows = d3.range(first, end).map((at) => row(index, excerpt(), at, data.checkpoints.length - 1));
+      const known = d3.sort(rows.filter((one) => one.known), overlap);
+      typicalQueries.set(key, known[known.length >> 1]?.query ?? end - 1);
+    }
+    return typicalQueries.get(key) ?? end - 1;
   }
 
   /* Scores that distance alone predicts at these distances; null where the rotation is not known. */
@@ -73,6 +88,10 @@ const examples = (() => {
     });
     return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[nth] };
   }
+
+  /* The share of a row that distance alone reproduces. */
+  /** @param {Row} shown */
+  const overlap = (shown) => d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
 
   /* ---- words ---- */
 
@@ -276,7 +295,6 @@ const examples = (() => {
   function sentence(shown, words) {
     const top = d3.greatest(shown.masses, ({ real }) => real);
     if (!top) return h("p", { class: "sentence" });
-    const both = d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
     const there = top.key < SINK ? "" : `predicts ${text.share(top.alone)} there and `;
     return h(
       "p",
@@ -285,7 +303,7 @@ const examples = (() => {
       ...token(words, shown.query, top.key),
       `: ${text.share(top.real)} of its attention. `,
       shown.known
-        ? `Distance alone ${there}reproduces ${text.share(both)} of the whole row.`
+        ? `Distance alone ${there}reproduces ${text.share(overlap(shown))} of the whole row.`
         : "What distance alone predicts is not known for this head at this checkpoint.",
     );
   }
@@ -359,7 +377,7 @@ const examples = (() => {
     }
     marks.mount(controlPlace, controls());
     const words = all.words[excerpt()];
-    const shown = row(head(), excerpt(), query());
+    const shown = row(head(), excerpt(), query(head()));
     drawing.dataset.active = `token:${shown.query}`;
     marks.mount(
       drawing,

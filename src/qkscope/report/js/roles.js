@@ -112,7 +112,12 @@ const roles = (() => {
     const of = (run, role) => counts.get(run)?.[role] || [];
     const most = d3.max([...counts.values()].flat(3)) || 1;
     const ever = all.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
-    const never = all.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
+    /** @param {number} role */
+    const known = (role) =>
+      store.runs().some((run) => store.table(run).columns[data.roles[role].score]?.some((score) => !Number.isNaN(score)));
+    const [never, unknown] = [true, false].map((measured) =>
+      all.filter((role) => !ever.includes(role) && known(role) === measured).map((role) => data.roles[role].name),
+    );
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
     const trend = overTraining ? ["over training", "first at"] : [];
     const head = ["role", ...kinds, ...trend, `heads at ${data.labelOf(state.checkpoint)}`];
@@ -137,6 +142,7 @@ const roles = (() => {
       "A head has a role if its score is more than two standard errors above the threshold.",
       overlap(),
       never.length > 0 && `No head is ever ${never.join(", ")}.`,
+      unknown.length > 0 && `Not measured over this window: ${unknown.join(", ")}.`,
     ]);
   }
 
