@@ -100,7 +100,7 @@ def drawing(size: Size) -> Iterator[Row]:
 CLICKS = """async () => {
   document.getElementById("emergence").scrollIntoView();
   const ways = [
-    () => store.set({ stop: (store.state.stop + 1) % data.stops.length }),
+    () => store.set({ checkpoint: (store.state.checkpoint + 1) % data.checkpoints.length }),
     () => store.select([store.state.heads.size ? [...store.state.heads][0] + 1 : 0]),
     () => store.select(data.heads.slice(0, 12).map(({ index }) => index)),
     () => store.set({ rows: store.state.rows === "onset" ? "depth" : "onset" }),
