@@ -371,11 +371,14 @@ def test_the_claim_names_the_part_that_costs_most_above_random_heads():
 
 
 def test_with_few_other_heads_the_claim_compares_parts_of_the_same_heads():
-    rows = [("position", TOP, 0.8, 0.02, 0.0, 0.01), ("key", TOP, 0.11, 0.02, 0.0, 0.01)]
+    rows = [
+        (part, TOP, cost, 0.02, 0.0, 0.01) for part, cost in (("position", 0.8), ("key", 0.11), ("sink", 0.3))
+    ]
     table = _ablation(rows).assign(random_heads=2)
     said = next(claim for claim in claims(replace(training(3), ablation=table)) if claim.id == "ablation")
     assert said.verdict == "higher"
     assert "+0.11 without their key content" in said.headline
+    assert "+0.30 without their first token's advantage" in said.headline
     assert "two other heads" in said.caveat
     alone = next(
         claim for claim in claims(replace(training(3), ablation=table[:1])) if claim.id == "ablation"

@@ -96,7 +96,10 @@ def ablation(c: Context) -> Claim | None:
         few = f"these layers have only {words.count(first['random_heads'], 'other head')}"
         caveat = f"{words.capital(few)} to compare with, which is too few ({other} nats per token). {caveat}"
         same = known[(known["heads"] == first["heads"]) & (known["part"] != first["part"])].to_dict("records")
-        parts = [f"{bare(row['delta'], signed=True)} without their {PARTS[row['part']]}" for row in same]
+        parts = [
+            f"{bare(row['delta'], signed=True)} without their {PARTS[row['part']].removeprefix('the ')}"
+            for row in same
+        ]
         control = f", {words.listing(parts)}" if parts else f"; {few} to compare with"
     if verdict == "higher":
         headline = f"The model needs {what}: {cost} nats per token without it{control}."
